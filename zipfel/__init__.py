@@ -1,0 +1,47 @@
+"""zipfel: tag text with labels out of hundreds to millions, most of them rare.
+
+Importing this package is cheap: each public name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zipfel.data.dataset import Dataset as Dataset
+    from zipfel.data.dataset import Part as Part
+    from zipfel.data.formats import TableSettings as TableSettings
+    from zipfel.data.formats import read as read
+    from zipfel.data.formats import write as write
+    from zipfel.data.text import TextFeatures as TextFeatures
+    from zipfel.data.text import TextSettings as TextSettings
+    from zipfel.errors import ZipfelError as ZipfelError
+    from zipfel.evaluate import evaluate as evaluate
+    from zipfel.types import Ranking as Ranking
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Dataset": "zipfel.data.dataset",
+    "Part": "zipfel.data.dataset",
+    "Ranking": "zipfel.types",
+    "TableSettings": "zipfel.data.formats",
+    "TextFeatures": "zipfel.data.text",
+    "TextSettings": "zipfel.data.text",
+    "ZipfelError": "zipfel.errors",
+    "evaluate": "zipfel.evaluate",
+    "read": "zipfel.data.formats",
+    "write": "zipfel.data.formats",
+}
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'zipfel' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

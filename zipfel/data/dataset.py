@@ -1,0 +1,226 @@
+"""A data set: points with labels, in train, test and validation parts. Frozen, and checked once, here."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, sparray, spmatrix
+
+from zipfel.errors import DataError
+from zipfel.types import Sizes, stored
+
+Texts = Mapping[str, Sequence[str]]  # field -> one text a row, such as {"title": [...], "content": [...]}
+Rows = NDArray[np.int64]
+
+
+class Propensity(NamedTuple):
+    """A and B of the propensity model (Jain et al., 2016): how likely a true label is to be written down."""
+
+    A: float = 0.55
+    B: float = 1.5
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Points of one part of a data set: features or texts (or both), labels, and pairs to leave out.
+
+    Y: [points, labels], 1 where a label is right.  X: [points, features].
+    filtered: [points, labels], stores the pairs that must be ignored (the document is that label); Y never has them.
+    """
+
+    Y: csr_array
+    X: csr_array | None = None
+    texts: Texts | None = None
+    uids: Sequence[str] | None = None
+    filtered: csr_array | None = None
+
+    def __post_init__(self) -> None:
+        """Check that all have a row for each point, and take filtered pairs out of Y."""
+        points = self.Y.shape[0]
+        object.__setattr__(self, "Y", _canonical(self.Y, "Y"))
+        if self.X is not None:
+            object.__setattr__(self, "X", _canonical(self.X, "X"))
+            _equal("rows of X", self.X.shape[0], "rows of Y", points)
+        for name, texts in (self.texts or {}).items():
+            _equal(f"texts of {name!r}", len(texts), "rows of Y", points)
+        if self.uids is not None:
+            _equal("uids", len(self.uids), "rows of Y", points)
+        if self.filtered is not None:
+            _equal("shape of filtered", self.filtered.shape, "shape of Y", self.Y.shape)
+            object.__setattr__(self, "filtered", _canonical(self.filtered, "filtered"))
+            object.__setattr__(self, "Y", without_pairs(self.Y, self.filtered))
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return int(self.Y.shape[0])
+
+    def take(self, rows: Rows) -> Part:
+        """Return the points of `rows`, in that order."""
+        return Part(
+            Y=self.Y[rows],
+            X=None if self.X is None else self.X[rows],
+            texts=None if self.texts is None else {name: pick(t, rows) for name, t in self.texts.items()},
+            uids=None if self.uids is None else pick(self.uids, rows),
+            filtered=None if self.filtered is None else self.filtered[rows],
+        )
+
+    def with_labels(self, kept: Rows) -> Part:
+        """Return the same points with only the labels `kept`, which become 0, 1, ..."""
+        filtered = None if self.filtered is None else self.filtered[:, kept]
+        return dataclasses.replace(self, Y=self.Y[:, kept], filtered=filtered)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Train, and where present test and validation points, with what is known about labels and features.
+
+    Z: [labels, features], the label texts as features.  notes: what was merged or mended while reading.
+    """
+
+    train: Part
+    test: Part | None = None
+    validation: Part | None = None
+    name: str = ""
+    label_names: Sequence[str] | None = None
+    label_texts: Texts | None = None
+    Z: csr_array | None = None
+    feature_names: Sequence[str] | None = None
+    propensity: Propensity = field(default_factory=Propensity)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that the parts agree in labels, features and kind, and that test is not validation."""
+        labels = self.train.Y.shape[1]
+        for name, part in self.parts.items():
+            _equal(f"labels of {name}", part.Y.shape[1], "labels of train", labels)
+            if (part.X is None) != (self.train.X is None) or (part.texts is None) != (self.train.texts is None):
+                raise DataError(f"{name} and train must both have features, and both have texts, or neither")
+            if part.X is not None and self.train.X is not None:
+                _equal(f"features of {name}", part.X.shape[1], "features of train", self.train.X.shape[1])
+        if self.Z is not None:
+            object.__setattr__(self, "Z", _canonical(self.Z, "Z"))
+            _equal("rows of Z", self.Z.shape[0], "labels", labels)
+            if self.train.X is not None:
+                _equal("columns of Z", self.Z.shape[1], "features", self.train.X.shape[1])
+        if self.label_names is not None:
+            _equal("label names", len(self.label_names), "labels", labels)
+        if self.feature_names is not None and self.train.X is not None:
+            _equal("feature names", len(self.feature_names), "features", self.train.X.shape[1])
+        for texts in (self.label_texts or {}).values():
+            _equal("label texts", len(texts), "labels", labels)
+        if self.test is not None and self.validation is not None and same_points(self.test, self.validation):
+            raise DataError(
+                f"{self.name or 'data set'}: test and validation hold the same points; whatever is chosen on "
+                "validation would be chosen on test. Remove one of the two"
+            )
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """The parts that are there: train, and maybe test and validation."""
+        named = {"train": self.train, "test": self.test, "validation": self.validation}
+        return {name: part for name, part in named.items() if part is not None}
+
+    @property
+    def sizes(self) -> Sizes:
+        """Points of train, features (0 for text) and labels."""
+        features = 0 if self.train.X is None else self.train.X.shape[1]
+        return Sizes(len(self.train), int(features), int(self.train.Y.shape[1]))
+
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        """How many points of train each label has, [labels]."""
+        return np.bincount(self.train.Y.indices, minlength=self.sizes.labels)
+
+    def label_name(self, label: int) -> str:
+        """Return a label's name, or its id where names are unknown."""
+        return str(label) if self.label_names is None else self.label_names[label]
+
+    def with_labels(self, kept: Rows) -> Dataset:
+        """Return the same points with only the labels `kept`, which become 0, 1, ..."""
+        parts = {name: part.with_labels(kept) for name, part in self.parts.items()}
+        texts = None if self.label_texts is None else {f: pick(t, kept) for f, t in self.label_texts.items()}
+        return dataclasses.replace(
+            self,
+            **parts,  # type: ignore[arg-type]
+            label_names=None if self.label_names is None else pick(self.label_names, kept),
+            label_texts=texts,
+            Z=None if self.Z is None else self.Z[kept],
+        )
+
+
+def without_pairs(matrix: csr_array, pairs: csr_array) -> csr_array:
+    """Return the matrix without the entries at which `pairs` stores something."""
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    kept = ~stored(pairs, rows, matrix.indices)
+    if kept.all():
+        return matrix
+    counts = np.bincount(rows[kept], minlength=matrix.shape[0])
+    indptr = np.concatenate(([0], np.cumsum(counts))).astype(matrix.indptr.dtype)
+    return csr_array((matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape)
+
+
+def pick(items: Sequence[str], rows: Rows) -> list[str]:
+    """Return the items at `rows`."""
+    return [items[row] for row in rows]
+
+
+def fingerprints(part: Part) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each point's texts or features, the same on every machine; equal points, equal hash."""
+    if part.texts is not None:
+        columns = list(part.texts.values())
+        digests = b"".join(
+            hashlib.blake2b("\x1f".join(row).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            for row in zip(*columns, strict=True)
+        )
+        return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+    if part.X is None:
+        raise DataError("points have neither texts nor features")
+    values = part.X.data.astype(np.float32).view(np.uint32).astype(np.uint64)
+    terms = _mixed(_mixed(part.X.indices.astype(np.uint64)) ^ values)  # order in a row does not matter
+    sums = np.concatenate(([np.uint64(0)], np.cumsum(terms, dtype=np.uint64)))
+    return _mixed(sums[part.X.indptr[1:]] - sums[part.X.indptr[:-1]])
+
+
+def same_points(one: Part, other: Part) -> bool:
+    """Tell whether two parts hold the same points, in whatever order."""
+    if len(one) != len(other) or len(one) == 0 or one.Y.nnz != other.Y.nnz:
+        return False
+    return bool(np.array_equal(np.sort(fingerprints(one)), np.sort(fingerprints(other))))
+
+
+def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Spread the bits of 64-bit integers (the finaliser of SplitMix64, Steele et al., 2014)."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _canonical(matrix: csr_array | spmatrix | sparray, name: str) -> csr_array:
+    """Return a CSR array of float32 with sorted, unique columns and no stored zeros; copies only where it must."""
+    matrix = csr_array(matrix)
+    if matrix.dtype != np.float32:
+        matrix = matrix.astype(np.float32)
+    if not np.isfinite(matrix.data).all():
+        row = int(np.searchsorted(matrix.indptr, np.flatnonzero(~np.isfinite(matrix.data))[0], side="right")) - 1
+        raise DataError(f"{name} has a value that is not a finite number in row {row}")
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    if not matrix.data.all():
+        matrix = matrix.copy()
+        matrix.eliminate_zeros()
+    if name in ("Y", "filtered") and not (matrix.data == 1).all():
+        matrix = csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
+    return matrix
+
+
+def _equal(what: str, found: object, against: str, expected: object) -> None:
+    if found != expected:
+        raise DataError(f"{what} ({found}) differ from {against} ({expected})")
