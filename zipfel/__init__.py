@@ -34,7 +34,7 @@ _HOMES = {
     "read": "zipfel.data.formats",
     "write": "zipfel.data.formats",
 }
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

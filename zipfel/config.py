@@ -29,7 +29,7 @@ def setting(default: Any, help: str, **more: Any) -> Any:
 def field_types(kind: type) -> dict[str, Any]:
     """Return the types of a settings class's fields, resolved from their annotations."""
     hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def from_mapping(kind: type[Settings], values: Mapping[str, Any]) -> Settings:

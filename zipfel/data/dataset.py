@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,15 +143,18 @@ class Dataset:
 
     def with_labels(self, kept: Rows) -> Dataset:
         """Return the same points with only the labels `kept`, which become 0, 1, ..."""
-        parts = {name: part.with_labels(kept) for name, part in self.parts.items()}
         texts = None if self.label_texts is None else {f: pick(t, kept) for f, t in self.label_texts.items()}
-        return dataclasses.replace(
-            self,
-            **parts,  # type: ignore[arg-type]
+        return self.with_parts(
+            lambda part: part.with_labels(kept),
             label_names=None if self.label_names is None else pick(self.label_names, kept),
             label_texts=texts,
             Z=None if self.Z is None else self.Z[kept],
         )
+
+    def with_parts(self, change: Callable[[Part], Part], **others: Any) -> Dataset:
+        """Return the data set with every part changed, and other attributes replaced along with them."""
+        parts: dict[str, Any] = {name: change(part) for name, part in self.parts.items()}
+        return dataclasses.replace(self, **parts, **others)
 
 
 def without_pairs(matrix: csr_array, pairs: csr_array) -> csr_array:

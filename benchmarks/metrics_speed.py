@@ -1,0 +1,72 @@
+"""Time all metrics on 100,000 points × top 5 × 500,000 labels, and print one JSON line."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+
+import numpy as np
+import scipy
+from scipy.sparse import csr_array
+
+from zipfel.metrics import contributions, inverse_propensities, macro, measure, only_tail, tail_labels
+from zipfel.types import Ids, Ranking
+
+POINTS, LABELS, POSITIVES, K, SEED = 100_000, 500_000, 5, 5, 0
+
+
+def zipfian(rng: np.random.Generator, shape: tuple[int, ...]) -> Ids:
+    """Draw labels whose frequencies follow Zipf's law: log-uniform ranks."""
+    return (LABELS ** rng.random(shape)).astype(np.int64) - 1
+
+
+def matrix(labels: Ids) -> csr_array:
+    """Return the [N, L] matrix of each point's labels; one drawn twice counts once."""
+    points, width = labels.shape
+    rows = np.repeat(np.arange(points), width)
+    truth = csr_array((np.ones(labels.size, dtype=np.float32), (rows, labels.ravel())), shape=(points, LABELS))
+    truth.data[:] = 1
+    return truth
+
+
+def half_right(rng: np.random.Generator, labels: Ids) -> Ranking:
+    """Return a ranking of true labels of which about half have been replaced by others."""
+    wrong = rng.random(labels.shape) < 0.5
+    ids = np.where(wrong, zipfian(rng, labels.shape), labels)
+    rows = np.repeat(np.arange(len(ids)), ids.shape[1])
+    unique = np.unique(np.stack([rows, ids.ravel()]), axis=1)
+    scores = rng.random((unique.shape[1],), dtype=np.float32)
+    return Ranking.of_pairs(unique[0], unique[1], scores, len(ids), K)
+
+
+def main() -> None:
+    rng = np.random.default_rng(SEED)
+    train = matrix(zipfian(rng, (POINTS, POSITIVES)))
+    labels = zipfian(rng, (POINTS, POSITIVES))
+    truth, ranking = matrix(labels), half_right(rng, labels)
+    start = time.perf_counter()
+    counts = np.bincount(train.indices, minlength=LABELS)
+    values = measure(ranking, truth, inverse_propensities(counts, POINTS)) | macro(ranking, truth)
+    contributions(ranking, truth, counts)
+    only_tail(truth, tail_labels(counts))
+    seconds = time.perf_counter() - start
+    report = {
+        "benchmark": "metrics_speed",
+        "seconds": round(seconds, 3),
+        "points": POINTS,
+        "labels": LABELS,
+        "k": K,
+        "metrics": len(values),
+        "P@1": round(values["P@1"], 2),
+        "seed": SEED,
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

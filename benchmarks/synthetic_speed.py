@@ -1,0 +1,47 @@
+"""How long synthetic data takes: `python -m benchmarks.synthetic_speed [key=value ...]`, one JSON line.
+
+Without words it draws a million labels and a million points. Words are settings of `Synthetic`, such as labels=1000.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+
+import numpy as np
+
+from zipfel.config import from_words
+from zipfel.data.synthetic import Synthetic, make
+
+
+def main(words: list[str]) -> dict[str, object]:
+    """Draw once and return what it cost, with the settings that say what was drawn."""
+    settings = from_words(Synthetic, words, base={"points": 1_000_000, "labels": 1_000_000})
+    start = time.perf_counter()
+    dataset = make(settings)
+    seconds = time.perf_counter() - start
+    unit = 2**30 if sys.platform == "darwin" else 2**20  # ru_maxrss is in bytes on macOS, in KiB on Linux
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    counts = dataset.label_counts
+    parts = dataset.parts.values()
+    return {
+        "seconds": round(seconds, 2),
+        "peak_gib": round(peak, 2),
+        "cores": os.cpu_count(),
+        "seed": settings.seed,
+        "points": settings.points,
+        "labels": settings.labels,
+        "features": settings.vocabulary,
+        "labels_per_point": round(sum(part.Y.nnz for part in parts) / settings.points, 3),
+        "features_per_point": round(sum(part.X.nnz for part in parts if part.X is not None) / settings.points, 3),
+        "labels_without_train_point": int((counts == 0).sum()),
+        "median_count": float(np.median(counts)),
+        "highest_count": int(counts.max()),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1:])))

@@ -1,0 +1,123 @@
+"""Every formula a second time, slowly: plain loops over lists, to hold the library's vectorised ones against.
+
+A ranking is a list of rows of label ids, best first, -1 for none; truth is a list of sets of label ids.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def inverse_propensity(count, points, A, B):
+    C = (math.log(points) - 1) * (B + 1) ** A
+    return 1 + C / (count + B) ** A
+
+
+def top(row, k):
+    return [label for label in row[:k] if label != -1]
+
+
+def precision(ranking, truth, k):
+    total = 0.0
+    for row, right in zip(ranking, truth, strict=True):
+        total += len([label for label in top(row, k) if label in right]) / k
+    return total / len(truth)
+
+
+def recall(ranking, truth, k):
+    total = 0.0
+    for row, right in zip(ranking, truth, strict=True):
+        if right:
+            total += len([label for label in top(row, k) if label in right]) / len(right)
+    return total / len(truth)
+
+
+def ndcg(ranking, truth, k):
+    total = 0.0
+    for row, right in zip(ranking, truth, strict=True):
+        if right:
+            dcg = sum(1 / math.log2(place + 2) for place, label in enumerate(row[:k]) if label in right)
+            total += dcg / sum(1 / math.log2(place + 2) for place in range(min(k, len(right))))
+    return total / len(truth)
+
+
+def coverage(ranking, truth, k):
+    occurring = set().union(*truth)
+    covered = {label for row, right in zip(ranking, truth, strict=True) for label in top(row, k) if label in right}
+    return len(covered) / len(occurring) if occurring else 0.0
+
+
+def propensity_scored(ranking, truth, weights, k, metric):
+    """Σ over points of what was gained, over Σ of what could have been gained; metric: PSP, PSnDCG or PSR."""
+    gained = possible = 0.0
+    for row, right in zip(ranking, truth, strict=True):
+        gains = [weights[label] if label in right else 0.0 for label in row[:k]]
+        best = sorted((weights[label] for label in right), reverse=True)[:k]
+        if right:
+            gained += worth(gains, len(right), k, metric)
+            possible += worth(best, len(right), k, metric)
+    return gained / possible if possible else 0.0
+
+
+def worth(gains, positives, k, metric):
+    if metric == "PSP":
+        return sum(gains) / k
+    if metric == "PSR":
+        return sum(gains) / positives
+    dcg = sum(gain / math.log2(place + 2) for place, gain in enumerate(gains))
+    return dcg / sum(1 / math.log2(place + 2) for place in range(min(k, positives)))
+
+
+def measure(ranking, truth, weights, ks):
+    values = {}
+    for k in ks:
+        values[f"P@{k}"] = 100 * precision(ranking, truth, k)
+        values[f"nDCG@{k}"] = 100 * ndcg(ranking, truth, k)
+        values[f"R@{k}"] = 100 * recall(ranking, truth, k)
+        values[f"coverage@{k}"] = 100 * coverage(ranking, truth, k)
+        for metric in ("PSP", "PSnDCG", "PSR"):
+            values[f"{metric}@{k}"] = 100 * propensity_scored(ranking, truth, weights, k, metric)
+    return values
+
+
+def macro(ranking, truth, ks):
+    values = {}
+    occurring = sorted(set().union(*truth))
+    for k in ks:
+        p = r = f = 0.0
+        for label in occurring:
+            predicted = {i for i, row in enumerate(ranking) if label in top(row, k)}
+            positive = {i for i, right in enumerate(truth) if label in right}
+            hits = len(predicted & positive)
+            p += hits / len(predicted) if predicted else 0.0
+            r += hits / len(positive)
+            f += 2 * hits / (len(predicted) + len(positive))
+        n = max(1, len(occurring))
+        values |= {f"macroP@{k}": 100 * p / n, f"macroR@{k}": 100 * r / n, f"macroF1@{k}": 100 * f / n}
+    return values
+
+
+def frequency_bins(counts, bins):
+    """Fill bins from the most frequent label down, and move on once a bin's share of all occurrences is used up."""
+    owner, total, used = [0] * len(counts), sum(counts), 0
+    for label in sorted(range(len(counts)), key=lambda label: (-counts[label], -label)):
+        owner[label] = bins - 1
+        for b in range(1, bins):
+            if used * bins >= b * total:
+                owner[label] = bins - 1 - b
+        used += counts[label]
+    return owner
+
+
+def contributions(ranking, truth, counts, k, bins):
+    owner, sums = frequency_bins(counts, bins), [0.0] * bins
+    for row, right in zip(ranking, truth, strict=True):
+        for label in top(row, k):
+            if label in right:
+                sums[owner[label]] += 100 / (k * len(truth))
+    return sums
+
+
+def only_tail(truth, counts):
+    mean = sum(counts) / len(counts)
+    return [len(right) > 0 and all(counts[label] < mean for label in right) for right in truth]

@@ -1,0 +1,56 @@
+"""Command line options out of settings classes, so that no option is ever stated twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
+
+from zipfel import config
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def with_options(command: Command) -> Command:
+    """Replace each parameter that is annotated with a settings class by an option for each of its fields."""
+    signature = inspect.signature(command, eval_str=True)
+    annotations = {name: p.annotation for name, p in signature.parameters.items()}
+    kinds: dict[str, Any] = {name: kind for name, kind in annotations.items() if dataclasses.is_dataclass(kind)}
+
+    @functools.wraps(command)
+    def run(**values: Any) -> Any:
+        for name, kind in kinds.items():
+            fields = config.field_types(kind)
+            given = {field: values.pop(field) for field in fields}
+            values[name] = config.from_mapping(kind, {k: v for k, v in given.items() if v is not None})
+        return command(**values)
+
+    parameters = [p for p in signature.parameters.values() if p.name not in kinds]
+    for kind in kinds.values():
+        parameters += [_option(field, config.field_types(kind)[field.name]) for field in dataclasses.fields(kind)]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return typing.cast(Command, run)
+
+
+def _option(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:
+    """Return the option of one field; None stands for "not given", so that the class's own default holds."""
+    default = field.default if field.default is not dataclasses.MISSING else None
+    shown = "" if default in (None, (), {}) else f" [default: {default}]"
+    option = typer.Option(f"--{field.name.replace('_', '-')}", help=field.metadata["help"] + shown, show_default=False)
+    annotation: Any = typing.Annotated[_plain(kind) | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _plain(kind: Any) -> Any:
+    """Return the type that the command line reads; lists and pairs come as one word and are converted later."""
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        kind = next(a for a in typing.get_args(kind) if a is not types.NoneType)
+    return kind if kind in (int, float, bool, Path) else str

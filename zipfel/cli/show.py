@@ -1,0 +1,62 @@
+"""What the command line shows: tables, bars and a small plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+console = Console(highlight=False)
+warnings = Console(stderr=True, highlight=False)
+
+_DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])  # the bits of a braille character
+
+
+def print_table(title: str, rows: Iterable[Sequence[str]], columns: Sequence[str] = ("", "")) -> None:
+    """Print a table whose first column is text and whose others are numbers."""
+    console.print(f"[bold]{title}[/bold]", soft_wrap=True)
+    made = Table(box=None, padding=(0, 2, 0, 0))
+    for number, name in enumerate(columns):
+        made.add_column(name, justify="left" if number == 0 else "right", no_wrap=number > 0)
+    made.show_header = any(columns)
+    for row in rows:
+        made.add_row(*row)
+    console.print(made)
+
+
+def bar(share: float, width: int = 24) -> str:
+    """Return a bar of up to `width` characters, in eighths.
+
+    >>> bar(0.5, 4), bar(0.28, 4)
+    ('██', '█▏')
+    """
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    return "█" * (eighths // 8) + ("" if eighths % 8 == 0 else "▏▎▍▌▋▊▉"[eighths % 8 - 1])
+
+
+def frequency_plot(counts: NDArray[np.int64], width: int = 56, height: int = 9) -> str:
+    """Draw how often labels occur (up, logarithmic) against their rank (right, logarithmic), in braille dots.
+
+    A straight line from top left to bottom right is Zipf's law.
+    """
+    counts = np.sort(counts[counts > 0])[::-1]
+    if len(counts) == 0:
+        return "(no label has a point)"
+    columns = np.arange(width * 2)
+    ranks = np.exp(columns / columns[-1] * np.log(max(len(counts), 2))) - 1
+    heights = np.log(counts[np.minimum(ranks.astype(int), len(counts) - 1)]) / np.log(max(counts[0], 2))
+    rows = ((1 - heights) * (height * 4 - 1)).round().astype(int)
+    cells = np.zeros((height, width), dtype=int)
+    np.bitwise_or.at(cells, (rows // 4, columns // 2), _DOTS[rows % 4, columns % 2])
+    left = len(str(counts[0]))
+    names = [str(counts[0])] + [""] * (height - 2) + ["1"]
+    lines = [
+        f"{name:>{left}} ┤" + "".join(chr(0x2800 + cell) for cell in row)
+        for name, row in zip(names, cells, strict=True)
+    ]
+    last = f"{len(counts):,}"
+    axis = " " * left + " └" + "─" * width
+    return "\n".join([*lines, axis, " " * (left + 2) + "rank 1" + last.rjust(width - 6)])

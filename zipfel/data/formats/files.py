@@ -1,0 +1,174 @@
+"""Opening, streaming and writing files: plain or gzip, with errors that name file and line, and never half-written."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from zipfel.errors import DataError
+
+BLOCK = 1 << 20  # bytes read at a time: large enough for numpy, small beside any result
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading, unpacked where it is gzip (told by its first bytes, not by its name)."""
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            yield cast(BinaryIO, io.BufferedReader(gzip.GzipFile(fileobj=raw), BLOCK)) if packed else raw
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise DataError(f"broken gzip file: {str(error).rstrip('.')}", path) from None
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}", path) from None
+
+
+def line_blocks(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the rest of a stream in blocks of whole lines, each ended by a newline."""
+    rest: list[bytes] = []  # a line longer than a block is joined once, not once a block
+    while block := stream.read(BLOCK):
+        end = block.rfind(b"\n") + 1
+        if end:
+            yield b"".join(rest) + block[:end]
+            rest = []
+        rest.append(block[end:])
+    if any(rest):
+        yield b"".join(rest) + b"\n"
+
+
+def byte_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield (line number, line without its end) of a file; a byte-order mark is left out."""
+    with opened(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            yield number, line.rstrip(b"\r\n")
+
+
+def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
+    """Yield the decoded lines of a file with their ends, as csv wants them; a byte-order mark is left out."""
+    if checked_encoding(encoding) == "utf-8":
+        encoding = "utf-8-sig"
+    with opened(path) as stream:
+        try:
+            yield from io.TextIOWrapper(stream, encoding, newline="")
+        except UnicodeError:  # the wrapper decodes ahead, so it does not know the line
+            raise _undecodable(path, encoding) from None
+
+
+def checked_encoding(name: str) -> str:
+    """Return the canonical name of an encoding, or say that there is none."""
+    try:
+        return codecs.lookup(name).name
+    except LookupError:
+        raise DataError(f"unknown encoding {name!r}; utf-8, cp1252, latin-1 and utf-16 are some") from None
+
+
+def _undecodable(path: Path, encoding: str) -> DataError:
+    name = encoding.removesuffix("-sig")
+    for number, line in byte_lines(path):
+        try:
+            line.decode(encoding)
+        except UnicodeDecodeError as error:
+            byte = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
+            return DataError(f"not {name}: {byte}; name the right one with --encoding (cp1252?)", path, number)
+    return DataError(f"not {name}; name the right one with --encoding", path)
+
+
+def read_names(path: Path, encoding: str = "utf-8") -> list[str]:
+    """Read a file with one name a line."""
+    return [line.rstrip("\r\n") for line in text_lines(path, encoding)]
+
+
+def find(folder: Path, *names: str) -> Path | None:
+    """Return the file of that name in the folder, plain or with .gz; two of them are an error, not a guess."""
+    found = [folder / (name + end) for name in names for end in ("", ".gz") if (folder / (name + end)).is_file()]
+    if len(found) > 1:
+        raise DataError(f"holds both {found[0].name} and {found[1].name}; remove one", folder)
+    return found[0] if found else None
+
+
+def require(folder: Path, *names: str) -> Path:
+    """Return the file of that name in the folder, plain or with .gz, or say that it is missing."""
+    found = find(folder, *names)
+    if found is None:
+        raise DataError(f"{' or '.join(names)} is missing", folder)
+    return found
+
+
+class Growing:
+    """An array that grows by appending, in place where the allocator can, so that reading needs no second copy."""
+
+    def __init__(self, dtype: DTypeLike) -> None:
+        self._array: NDArray[Any] = np.empty(1024, dtype=dtype)
+        self._size = 0
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Add values at the end."""
+        needed = self._size + len(values)
+        if needed > len(self._array):
+            self._array.resize(max(needed, len(self._array) * 5 // 4), refcheck=False)
+        self._array[self._size : needed] = values
+        self._size = needed
+
+    def done(self) -> NDArray[Any]:
+        """Return the array, cut to its size; the buffer is not to be used again."""
+        self._array.resize(self._size, refcheck=False)
+        return self._array
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Give a temporary folder beside `path` that takes its name when all is written, and vanishes where not."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise DataError("exists already; remove it or name another place", path)
+    temporary = path.parent / f".{path.name}.{os.getpid()}.part"
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if path.exists():
+            path.rmdir()
+        temporary.rename(path)
+    except OSError as error:
+        raise DataError(f"cannot be written: {error.strerror or error}", path) from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing under a temporary name, packed where it ends in .gz; renamed when all is written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as raw:
+            if path.suffix == ".gz":
+                with gzip.GzipFile(fileobj=raw, mode="wb", filename="", compresslevel=6, mtime=0) as packed:
+                    yield cast(BinaryIO, packed)
+            else:
+                yield raw
+        temporary.replace(path)
+    except OSError as error:
+        raise DataError(f"cannot be written: {error.strerror or error}", path) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_names(path: Path, names: Sequence[str]) -> None:
+    """Write one name a line."""
+    with new_file(path) as out:
+        for number, name in enumerate(names):
+            if "\n" in name or "\r" in name:
+                raise DataError(f"name {number} holds a line break and cannot stand on one line: {name!r}", path)
+            out.write(name.encode() + b"\n")

@@ -1,0 +1,313 @@
+"""Sparse rows as text: `l,l,l f:v f:v` (Extreme Classification Repository) and `f:v f:v` (its split form).
+
+Fast by this: the separators of a block are found by numpy, and tell which number is a label, a feature or a value;
+the numbers are read by orjson, as one JSON list. A block that is in any way unusual is read again line by line by
+`parse_line`, the plain statement of the format, which either understands it or says what is wrong and where.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from zipfel.data.formats.files import Growing, line_blocks, new_file, opened
+from zipfel.errors import DataError
+
+LARGEST = 2**31 - 1  # ids are int32
+_SEPARATORS = b"\n ,:"  # the place in this string is the separator's code below
+_NEWLINE, _SPACE, _COMMA, _COLON = range(4)
+_BAD, _LABEL, _FEATURE, _VALUE, _NOTHING = range(5)
+
+_CODES = np.full(256, 255, dtype=np.uint8)
+_CODES[list(_SEPARATORS)] = range(4)
+_ALLOWED = np.zeros(256, dtype=bool)
+_ALLOWED[list(_SEPARATORS + b"0123456789+-.eE")] = True
+_TO_JSON = bytes.maketrans(_SEPARATORS, b",,,,")
+
+# What a number is, by the separator before it (row) and the one after it (column).
+_ROLES = np.full((4, 4), _BAD, dtype=np.uint8)
+_ROLES[_NEWLINE, [_NEWLINE, _SPACE, _COMMA]] = _LABEL
+_ROLES[_COMMA, [_NEWLINE, _SPACE, _COMMA]] = _LABEL
+_ROLES[[_NEWLINE, _SPACE], _COLON] = _FEATURE
+_ROLES[_COLON, [_NEWLINE, _SPACE]] = _VALUE
+
+
+class Header(NamedTuple):
+    """Sizes from a file's first line; `labels` is 0 in the split form, whose rows have none before their pairs.
+
+    column: what the ids of `id:value` pairs are called in messages.  source: where the sizes come from.
+    """
+
+    points: int
+    features: int
+    labels: int = 0
+    column: str = "feature"
+    source: str = "the header says"
+
+
+@dataclass(frozen=True)
+class SparseFile:
+    """A file's content. merged: how often a label or a feature stood twice in a row."""
+
+    labels: csr_array  # [points, labels]
+    features: csr_array  # [points, features]
+    merged_labels: int
+    merged_features: int
+
+
+class _Block(NamedTuple):
+    """The rows of one block of lines."""
+
+    label_counts: NDArray[np.int64]  # [rows]
+    labels: NDArray[np.float64]
+    feature_counts: NDArray[np.int64]  # [rows]
+    features: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+
+def read_sparse(path: Path, names: Sequence[str]) -> SparseFile:
+    """Read a file whose header holds the sizes in `names`: points, features, labels, or points and one more."""
+    with opened(path) as stream:
+        header = read_header(stream, path, names)
+        return read_rows(stream, path, header)
+
+
+def read_header(stream: BinaryIO, path: Path, names: Sequence[str]) -> Header:
+    """Read the first line, such as `15539 5000 3993`."""
+    line = stream.readline(4096).removeprefix(b"\xef\xbb\xbf")
+    numbers = line.split()
+    if not numbers:
+        raise DataError("empty" if not line else f"line 1 is empty; expected '{' '.join(names)}'", path, 1)
+    if len(numbers) != len(names) or not all(number.isdigit() for number in numbers):
+        raise DataError(f"expected the header '{' '.join(names)}', found {shown(line)}", path, 1)
+    sizes = [int(number) for number in numbers]
+    if max(sizes) > LARGEST:
+        raise DataError(f"{max(sizes)} in the header is more than {LARGEST}", path, 1)
+    return Header(sizes[0], sizes[1], sum(sizes[2:]), column=names[1].removesuffix("s"))
+
+
+def read_rows(stream: BinaryIO, path: Path, header: Header, first_line: int = 2, zeros: bool = False) -> SparseFile:
+    """Read all rows after the header; ids and the number of rows must be what the header says.
+
+    zeros: keep values of 0, which are scores in a file of predictions and nothing in a file of features.
+    """
+    label_counts, labels = Growing(np.int64), Growing(np.int32)
+    feature_counts, features, values = Growing(np.int64), Growing(np.int32), Growing(np.float32)
+    rows = 0
+    for text in line_blocks(stream):
+        block = _parse_block(text, path, header, first_line=rows + first_line)
+        rows += len(block.label_counts)
+        for buffer, part in zip((label_counts, labels, feature_counts, features, values), block, strict=True):
+            buffer.append(part)
+    y_counts, x_counts = label_counts.done(), feature_counts.done()
+    _check_rows(y_counts, x_counts, path, header, first_line)
+    y_ids = labels.done()
+    ones = np.ones(len(y_ids), dtype=np.float32)
+    Y, merged_labels = matrix_of(y_counts[: header.points], y_ids, ones, header.labels)
+    x_counts = x_counts[: header.points]
+    X, merged_features = matrix_of(x_counts, features.done(), values.done(), header.features, zeros)
+    Y.data[:] = 1
+    return SparseFile(Y, X, merged_labels, merged_features)
+
+
+def matrix_of(
+    counts: NDArray[np.int64],
+    ids: NDArray[np.int32],
+    values: NDArray[np.float32],
+    columns: int,
+    zeros: bool = False,
+) -> tuple[csr_array, int]:
+    """Make a CSR array of rows with `counts` entries each; what repeats in a row is added up, and counted."""
+    indptr = np.concatenate(([0], np.cumsum(counts)))
+    if indptr[-1] <= LARGEST:
+        indptr = indptr.astype(np.int32)
+    matrix = csr_array((values, ids, indptr), shape=(len(counts), columns))
+    before = matrix.nnz
+    matrix.sum_duplicates()
+    merged = before - matrix.nnz
+    if not zeros and not matrix.data.all():
+        matrix.eliminate_zeros()
+    return matrix, merged
+
+
+def _check_rows(
+    y_counts: NDArray[np.int64], x_counts: NDArray[np.int64], path: Path, header: Header, first_line: int
+) -> None:
+    """Refuse another number of rows than the header says; blank lines at the end are no rows."""
+    rows, expected = len(y_counts), header.points
+    if rows < expected:
+        problem = f"the file ends after {rows} points; {header.source} {expected}"
+        raise DataError(problem, path, rows + first_line - 1)
+    extra = np.flatnonzero(y_counts[expected:] + x_counts[expected:])
+    if len(extra):
+        problem = f"a point too many; {header.source} {expected} points"
+        raise DataError(problem, path, expected + int(extra[0]) + first_line)
+
+
+def _parse_block(text: bytes, path: Path, header: Header, first_line: int) -> _Block:
+    block = _parse_fast(_plain(text))
+    if block is None or not _in_range(block, header):
+        block = _parse_slowly(text, path, header, first_line)
+    return block
+
+
+def _plain(text: bytes) -> bytes:
+    """Bring line ends, tabs and repeated blanks to one form; usually there is nothing to do."""
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n")
+    if b"\t" in text:
+        text = text.replace(b"\t", b" ")
+    if b"  " in text:
+        text = re.sub(rb" {2,}", b" ", text)
+    return text.replace(b" \n", b"\n")
+
+
+def _parse_fast(text: bytes) -> _Block | None:
+    """Parse a block of regular lines, or return None."""
+    characters = np.frombuffer(text, dtype=np.uint8)
+    if not _ALLOWED[characters].all():
+        return None
+    ends = np.flatnonzero(_CODES[characters] != 255)  # a number ends before each separator
+    after = _CODES[characters[ends]]
+    before = np.concatenate(([np.uint8(_NEWLINE)], after[:-1]))
+    roles = _ROLES[before, after]
+    empty = np.diff(ends, prepend=-1) == 1
+    if empty.any():  # a row without labels starts with a blank, and a row without anything is empty
+        at_start = empty & (before == _NEWLINE) & (after <= _SPACE)
+        roles[at_start] = _NOTHING
+        if (empty & ~at_start).any():
+            return None
+        text = re.sub(rb"(?m)^(?=[ \n])", b"0", text)
+    if (roles == _BAD).any():
+        return None
+    try:
+        numbers = np.array(orjson.loads(b"[" + text[:-1].translate(_TO_JSON) + b"]"), dtype=np.float64)
+    except orjson.JSONDecodeError:  # such as 007, +1 or 1.
+        return None
+    rows = np.cumsum(before == _NEWLINE) - 1
+    return _Block(
+        np.bincount(rows[roles == _LABEL], minlength=rows[-1] + 1),
+        numbers[roles == _LABEL],
+        np.bincount(rows[roles == _FEATURE], minlength=rows[-1] + 1),
+        numbers[roles == _FEATURE],
+        numbers[roles == _VALUE],
+    )
+
+
+def _in_range(block: _Block, header: Header) -> bool:
+    return (
+        _are_ids(block.labels, header.labels)
+        and _are_ids(block.features, header.features)
+        and bool(np.all(np.abs(block.values) <= np.finfo(np.float32).max))
+    )
+
+
+def _are_ids(numbers: NDArray[np.float64], size: int) -> bool:
+    return bool(np.all((numbers >= 0) & (numbers < size) & (numbers == np.floor(numbers))))
+
+
+def _parse_slowly(text: bytes, path: Path, header: Header, first_line: int) -> _Block:
+    """Parse a block line by line; raises a DataError that names the line."""
+    labels: list[list[int]] = []
+    pairs: list[list[tuple[int, float]]] = []
+    for number, line in enumerate(text.split(b"\n")[:-1], start=first_line):
+        try:
+            row_labels, row_pairs = parse_line(line, header)
+        except ValueError as error:
+            raise DataError(str(error), path, number) from None
+        labels.append(row_labels)
+        pairs.append(row_pairs)
+    return _Block(
+        np.array([len(row) for row in labels], dtype=np.int64),
+        np.array([label for row in labels for label in row], dtype=np.float64),
+        np.array([len(row) for row in pairs], dtype=np.int64),
+        np.array([feature for row in pairs for feature, _ in row], dtype=np.float64),
+        np.array([value for row in pairs for _, value in row], dtype=np.float64),
+    )
+
+
+def parse_line(line: bytes, header: Header) -> tuple[list[int], list[tuple[int, float]]]:
+    """Parse one line; the plain statement of the format. Raises ValueError with what is wrong.
+
+    >>> parse_line(b"3,1 0:0.5 2:-1", Header(1, 4, 4))
+    ([3, 1], [(0, 0.5), (2, -1.0)])
+    """
+    words = line.split()
+    labels: list[int] = []
+    if words and header.labels and b":" not in words[0] and not line[:1].isspace():
+        labels = [_id(word, "label", header.labels, header) for word in words.pop(0).split(b",")]
+    return labels, [_pair(word, header) for word in words]
+
+
+def _pair(word: bytes, header: Header) -> tuple[int, float]:
+    column, colon, value = word.partition(b":")
+    if not colon or not column or not value:
+        raise ValueError(f"expected {header.column}:value, found {shown(word)}")
+    return _id(column, header.column, header.features, header), parse_value(value)
+
+
+def parse_value(word: bytes) -> float:
+    """Parse a finite number that float32 can hold. Raises ValueError with what is wrong."""
+    value = _number(word, "a number")
+    if not abs(value) <= np.finfo(np.float32).max:  # also NaN
+        raise ValueError(f"value {shown(word)} is not a finite float32 number")
+    return value
+
+
+def _id(word: bytes, kind: str, size: int, header: Header) -> int:
+    number = _number(word, f"a {kind} id")
+    if not number.is_integer():
+        raise ValueError(f"expected a {kind} id, found {shown(word)}")
+    if not 0 <= number < size:
+        bounds = f"outside 0..{size - 1} ({header.source} {size} {kind}s)"
+        raise ValueError(f"{kind} id {shown(word)[1:-1]} is {bounds}")
+    return int(number)
+
+
+def _number(word: bytes, expected: str) -> float:
+    try:
+        return float("_" if b"_" in word else word)  # Python would read 1_000 as a thousand
+    except ValueError:
+        raise ValueError(f"expected {expected}, found {shown(word)}") from None
+
+
+def shown(text: bytes, most: int = 40) -> str:
+    """Return bytes as they are shown in a message: decoded, without line end, not too long."""
+    line = text.rstrip(b"\r\n").decode("utf-8", "replace")
+    return repr(line if len(line) <= most else line[: most - 1] + "…")
+
+
+def write_sparse(rows: Iterator[bytes], path: Path, header: Sequence[int]) -> None:
+    """Write a header of sizes and the rows."""
+    with new_file(path) as out:
+        out.write(" ".join(map(str, header)).encode() + b"\n")
+        for row in rows:
+            out.write(row + b"\n")
+
+
+def feature_rows(matrix: csr_array) -> Iterator[bytes]:
+    """Yield `f:v f:v` for each row, with the shortest digits that give the same float32 back."""
+    step = 1024
+    for start in range(0, matrix.shape[0], step):
+        part = matrix[start : start + step]
+        values = orjson.dumps(part.data, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].split(b",")
+        pairs = list(map(b"%d:%b".__mod__, zip(part.indices.tolist(), values, strict=False)))
+        bounds = part.indptr.tolist()
+        for first, last in itertools.pairwise(bounds):
+            yield b" ".join(pairs[first:last])
+
+
+def label_rows(matrix: csr_array) -> Iterator[bytes]:
+    """Yield `l,l,l` for each row."""
+    ids, bounds = matrix.indices.tolist(), matrix.indptr.tolist()
+    for first, last in itertools.pairwise(bounds):
+        yield ",".join(map(str, ids[first:last])).encode()
