@@ -1,15 +1,13 @@
-"""Time all metrics on 100,000 points × top 5 × 500,000 labels, and print one JSON line."""
+"""Time all metrics on 100,000 points × top 5 × 500,000 labels: `python -m benchmarks.metrics_speed`."""
 
 from __future__ import annotations
 
-import json
-import platform
 import time
 
 import numpy as np
-import scipy
 from scipy.sparse import csr_array
 
+from benchmarks.record import record
 from zipfel.metrics import contributions, inverse_propensities, macro, measure, only_tail, tail_labels
 from zipfel.types import Ids, Ranking
 
@@ -51,21 +49,8 @@ def main() -> None:
     contributions(ranking, truth, counts)
     only_tail(truth, tail_labels(counts))
     seconds = time.perf_counter() - start
-    report = {
-        "benchmark": "metrics_speed",
-        "seconds": round(seconds, 3),
-        "points": POINTS,
-        "labels": LABELS,
-        "k": K,
-        "metrics": len(values),
-        "P@1": round(values["P@1"], 2),
-        "seed": SEED,
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "scipy": scipy.__version__,
-    }
-    print(json.dumps(report))
+    figures = {"seconds": round(seconds, 3), "points": POINTS, "labels": LABELS, "k": K, "metrics": len(values)}
+    record("metrics_speed", {**figures, "P@1": round(values["P@1"], 2)}, SEED)
 
 
 if __name__ == "__main__":

@@ -5,20 +5,19 @@ Without words it draws a million labels and a million points. Words are settings
 
 from __future__ import annotations
 
-import json
-import os
 import resource
 import sys
 import time
 
 import numpy as np
 
+from benchmarks.record import record
 from zipfel.config import from_words
 from zipfel.data.synthetic import Synthetic, make
 
 
-def main(words: list[str]) -> dict[str, object]:
-    """Draw once and return what it cost, with the settings that say what was drawn."""
+def main(words: list[str]) -> None:
+    """Draw once and tell what it cost, with the settings that say what was drawn."""
     settings = from_words(Synthetic, words, base={"points": 1_000_000, "labels": 1_000_000})
     start = time.perf_counter()
     dataset = make(settings)
@@ -27,11 +26,9 @@ def main(words: list[str]) -> dict[str, object]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
     counts = dataset.label_counts
     parts = dataset.parts.values()
-    return {
+    figures = {
         "seconds": round(seconds, 2),
         "peak_gib": round(peak, 2),
-        "cores": os.cpu_count(),
-        "seed": settings.seed,
         "points": settings.points,
         "labels": settings.labels,
         "features": settings.vocabulary,
@@ -41,7 +38,8 @@ def main(words: list[str]) -> dict[str, object]:
         "median_count": float(np.median(counts)),
         "highest_count": int(counts.max()),
     }
+    record("synthetic_speed", figures, settings.seed)
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1:])))
+    main(sys.argv[1:])

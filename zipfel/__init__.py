@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from zipfel.data.text import TextFeatures as TextFeatures
     from zipfel.data.text import TextSettings as TextSettings
     from zipfel.errors import ZipfelError as ZipfelError
-    from zipfel.evaluate import evaluate as evaluate
     from zipfel.types import Ranking as Ranking
 
 __version__ = "0.1.0"
@@ -30,7 +29,6 @@ _HOMES = {
     "TextFeatures": "zipfel.data.text",
     "TextSettings": "zipfel.data.text",
     "ZipfelError": "zipfel.errors",
-    "evaluate": "zipfel.evaluate",
     "read": "zipfel.data.formats",
     "write": "zipfel.data.formats",
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 from scipy.sparse import csr_array
 
 from zipfel import metrics
-from zipfel.data.dataset import Dataset, Propensity
+from zipfel.data.dataset import Dataset, Propensity, without_pairs
 from zipfel.data.formats.files import opened
 from zipfel.data.formats.npz import read_matrix
 from zipfel.data.formats.sparse_text import Header, read_rows, shown
@@ -63,6 +63,12 @@ def evaluate(
         points=len(points),
         labels=dataset.sizes.labels,
     )
+
+
+def ranked(scores: csr_array, dataset: Dataset, part: str = "test", k: int = 5) -> Ranking:
+    """Rank scores [points, labels] of a part's points; filtered pairs go first, so that k labels are left."""
+    filtered = dataset.parts[part].filtered
+    return Ranking.of_scores(scores if filtered is None else without_pairs(scores, filtered), k)
 
 
 def read_predictions(path: Path, points: int, labels: int) -> csr_array:

@@ -19,8 +19,8 @@ from zipfel.data.text import TextSettings, Tfidf, featurized
 
 app = typer.Typer(help="Look at data sets, convert, split and get them.", no_args_is_help=True)
 
-Source = Annotated[Path, typer.Argument(help="Folder or file of a data set.", show_default=False)]
-Target = Annotated[Path, typer.Argument(help="Folder to write; must not exist.", show_default=False)]
+Source = Annotated[Path, typer.Argument(metavar="DATA", help="Folder or file of a data set.", show_default=False)]
+Target = Annotated[Path, typer.Argument(metavar="TARGET", help="Folder to write; must not exist.", show_default=False)]
 From = Annotated[str | None, typer.Option("--from", help="Format of the source, where its folder holds several.")]
 To = Annotated[str, typer.Option("--to", help=f"Format to write: {', '.join(FORMATS)}.", show_default=False)]
 Gzip = Annotated[bool, typer.Option("--gzip", help="Pack what is written.")]
@@ -150,8 +150,10 @@ def split(
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(registry.KNOWN)}.", show_default=False)],
-    target: Annotated[Path | None, typer.Argument(help="Folder to write; else the name.")] = None,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help=f"One of: {', '.join(registry.KNOWN)}.", show_default=False)
+    ],
+    target: Annotated[Path | None, typer.Argument(metavar="[TARGET]", help="Folder to write; else the name.")] = None,
     gzip: Gzip = False,
 ) -> None:
     """Get a data set that any machine can have, as an LF folder."""

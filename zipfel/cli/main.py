@@ -21,9 +21,8 @@ from zipfel.data.formats import TableSettings
 from zipfel.data.formats.files import new_file
 from zipfel.data.splits import Preparation
 from zipfel.errors import ConfigError, ZipfelError
-from zipfel.evaluate import Report, read_predictions
+from zipfel.evaluate import Report, ranked, read_predictions
 from zipfel.evaluate import evaluate as judge
-from zipfel.types import Ranking
 
 app = typer.Typer(
     help="Tag text with labels out of hundreds to millions, most of them rare.",
@@ -43,7 +42,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     """Tag text with labels out of hundreds to millions, most of them rare."""
 
@@ -69,8 +70,7 @@ def evaluate(
     if part not in dataset.parts:
         raise ConfigError(f"part must be one of {', '.join(dataset.parts)}; found {part!r}")
     scores = read_predictions(predictions, len(dataset.parts[part]), dataset.sizes.labels)
-    deepest = max(ks) if dataset.parts[part].filtered is None else scores.shape[1]
-    report = judge(Ranking.of_scores(scores, deepest), dataset, part, ks, given)
+    report = judge(ranked(scores, dataset, part, ks[-1]), dataset, part, ks, given)
     if json is not None:
         with new_file(json) as out:
             out.write(orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2) + b"\n")
@@ -106,7 +106,7 @@ def show_report(report: Report, ks: list[int], propensity: Propensity) -> None:
          f"{piece.contribution:.2f}", bar(piece.contribution / most))
         for piece in report.bins
     ]  # fmt: skip
-    print_table(f"\nWhat labels of each frequency contribute to P@{ks[-1]}", pieces, ("", "", "", ""))
+    print_table(f"\nWhat labels of each frequency contribute to P@{ks[-1]}", pieces, ("", "", "", "bar"))
 
 
 def main() -> None:

@@ -34,18 +34,22 @@ def with_options(command: Command) -> Command:
 
     parameters = [p for p in signature.parameters.values() if p.name not in kinds]
     for kind in kinds.values():
-        parameters += [_option(field, config.field_types(kind)[field.name]) for field in dataclasses.fields(kind)]
+        panel = (inspect.getdoc(kind) or "").partition("\n")[0].rstrip(".")  # the class's first line heads its options
+        kinds_of = config.field_types(kind)
+        parameters += [_option(field, kinds_of[field.name], panel) for field in dataclasses.fields(kind)]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return typing.cast(Command, run)
 
 
-def _option(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:
+def _option(field: dataclasses.Field[Any], kind: Any, panel: str) -> inspect.Parameter:
     """Return the option of one field; None stands for "not given", so that the class's own default holds."""
     default = field.default if field.default is not dataclasses.MISSING else None
-    shown = "" if default in (None, (), {}) else f" [default: {default}]"
-    option = typer.Option(f"--{field.name.replace('_', '-')}", help=field.metadata["help"] + shown, show_default=False)
-    annotation: Any = typing.Annotated[_plain(kind) | None, option]  # type: ignore[valid-type]
+    shown = "" if default in (None, (), {}) else f" (default {default})"
+    name, help = field.name.replace("_", "-"), field.metadata["help"] + shown
+    name = f"--{name}/--no-{name}" if _plain(kind) is bool else f"--{name}"
+    option = typer.Option(name, help=help, show_default=False, rich_help_panel=panel)
+    annotation: Any = typing.Annotated[_plain(kind) | None, option]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

@@ -16,12 +16,13 @@ _DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])  # th
 
 
 def print_table(title: str, rows: Iterable[Sequence[str]], columns: Sequence[str] = ("", "")) -> None:
-    """Print a table whose first column is text and whose others are numbers."""
+    """Print a table whose first column is text and whose others are numbers, but for one called "bar"."""
     console.print(f"[bold]{title}[/bold]", soft_wrap=True)
     made = Table(box=None, padding=(0, 2, 0, 0))
     for number, name in enumerate(columns):
-        made.add_column(name, justify="left" if number == 0 else "right", no_wrap=number > 0)
-    made.show_header = any(columns)
+        left = number == 0 or name == "bar"
+        made.add_column(name, justify="left" if left else "right", no_wrap=number > 0)
+    made.show_header = any(name not in ("", "bar") for name in columns)
     for row in rows:
         made.add_row(*row)
     console.print(made)

@@ -1,0 +1,67 @@
+"""Reading the repository's text format against scikit-learn: `python -m benchmarks.read_speed [FILE]`.
+
+The same content, without its header line, goes to `load_svmlight_file`. Runs are interleaved, so that noise hits both
+alike; the ratio of the medians is what counts. Without a file, synthetic data is written and read.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_svmlight_file
+
+from benchmarks.record import record
+from zipfel.data.formats import write
+from zipfel.data.formats.sparse_text import read_sparse
+from zipfel.data.synthetic import Synthetic, make
+from zipfel.data.text import Tfidf
+
+REPEATS, SEED = 5, 0
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def synthetic_file(folder: Path) -> Path:
+    """Write 50,000 points with real-valued features, some 100 each."""
+    dataset = make(Synthetic(points=50_000, labels=5_000, tokens_per_point=150, test_share=0, seed=SEED))
+    X = dataset.train.X
+    write(Tfidf.fit(X).apply(dataset), folder / "data", "repository")
+    return folder / "data" / "train.txt"
+
+
+def main(path: Path | None, folder: Path) -> None:
+    path = path or synthetic_file(folder)
+    features = int(path.open().readline().split()[1])
+    headless = folder / "headless.txt"
+    headless.write_bytes(path.read_bytes().partition(b"\n")[2])
+    ours, theirs = [], []
+    for _ in range(REPEATS):
+        ours.append(seconds(lambda: read_sparse(path, ("points", "features", "labels"))))
+        theirs.append(seconds(lambda: load_svmlight_file(headless, n_features=features, multilabel=True,
+                                                         zero_based=True, dtype=np.float32)))  # fmt: skip
+    content = read_sparse(path, ("points", "features", "labels"))
+    X, _ = load_svmlight_file(headless, n_features=features, multilabel=True, zero_based=True, dtype=np.float32)
+    assert abs(X - content.features).max() < 1e-6, "the two readers disagree"
+    figures = {
+        "megabytes": round(path.stat().st_size / 1e6, 1),
+        "values": int(content.features.nnz),
+        "zipfel_seconds": round(statistics.median(ours), 3),
+        "sklearn_seconds": round(statistics.median(theirs), 3),
+        "times_as_fast": round(statistics.median(theirs) / statistics.median(ours), 2),
+    }
+    record("read_speed", figures, SEED, ("scikit-learn", "orjson"))
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        main(Path(sys.argv[1]) if len(sys.argv) > 1 else None, Path(temporary))

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def zipfel_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Run the command line in this process, through the same door as a shell does."""
+    from zipfel.cli.main import main
+
+    def run(*words: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["zipfel", *map(str, words)])
+        monkeypatch.setenv("COLUMNS", "120")
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return Outcome(code, *capsys.readouterr())
+
+    return run
