@@ -127,6 +127,12 @@ class Ranking:
         rows = np.repeat(np.arange(points, dtype=np.int64), np.diff(scores.indptr))
         return cls.of_pairs(rows, scores.indices.astype(np.int64), scores.data, points, k)
 
+    def as_scores(self, labels: int) -> csr_array:
+        """Return the scores as a sparse [B, labels] matrix, the inverse of `of_scores`."""
+        rows, places = np.nonzero(self.ids >= 0)
+        pairs = (rows, self.ids[rows, places])
+        return csr_array((self.scores[rows, places], pairs), shape=(len(self), labels))
+
     @classmethod
     def empty(cls, points: int, k: int) -> Ranking:
         """Return a ranking in which no row has a label yet."""

@@ -153,7 +153,7 @@ def get(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help=f"One of: {', '.join(registry.KNOWN)}.", show_default=False)
     ],
-    target: Annotated[Path | None, typer.Argument(metavar="[TARGET]", help="Folder to write; else the name.")] = None,
+    target: Annotated[Path | None, typer.Argument(metavar="TARGET", help="Folder to write; else the name.")] = None,
     gzip: Gzip = False,
 ) -> None:
     """Get a data set that any machine can have, as an LF folder."""
