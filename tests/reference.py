@@ -5,7 +5,9 @@ A ranking is a list of rows of label ids, best first, -1 for none; truth is a li
 
 from __future__ import annotations
 
+import itertools
 import math
+import unicodedata
 
 
 def inverse_propensity(count, points, A, B):
@@ -121,3 +123,61 @@ def contributions(ranking, truth, counts, k, bins):
 def only_tail(truth, counts):
     mean = sum(counts) / len(counts)
     return [len(right) > 0 and all(counts[label] < mean for label in right) for right in truth]
+
+
+# Tokens: the rules of docs/decisions/004-tokens.md, character by character.
+
+UNSPACED = [  # Thai and Lao, Myanmar, Khmer, ideographic marks, kana, Han
+    (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3005, 0x3007), (0x3040, 0x30FF), (0x3400, 0x9FFF),
+    (0xF900, 0xFAFF), (0x20000, 0x3FFFF),
+]  # fmt: skip
+SELECTORS = [(0x034F, 0x034F), (0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF)]
+ACCENTS = [(0x0300, 0x036F), (0x3099, 0x309A)]
+
+
+def within(character, ranges):
+    return any(first <= ord(character) <= last for first, last in ranges)
+
+
+def tokens(text, symbols=False):
+    words = [""]
+    for character in folded(text):
+        kind = unicodedata.category(character)
+        if character == "\u200b":
+            words.append("")
+        elif kind == "Cf" or within(character, SELECTORS):
+            continue
+        elif kind[0] in "LMN":
+            words[-1] += character
+        elif symbols and (kind[0] == "S" or character in "#%&@"):
+            words += [character, ""]
+        else:
+            words.append("")
+    return [token for word in words for token in pieces(word)]
+
+
+def folded(text):
+    """One form for what is the same but for case, width or how an accent is written; a lone accent is none."""
+    kept, after_blank = "", False
+    for character in unicodedata.normalize("NFKC", text):
+        if not (after_blank and within(character, ACCENTS)):
+            kept, after_blank = kept + character, character == " "
+    return unicodedata.normalize("NFKC", kept.casefold())
+
+
+def pieces(word):
+    """A word itself; where it is of a script without blanks, pairs of letters, each with the marks that follow it."""
+    found, start = [], 0
+    while start < len(word):
+        end = start + 1
+        while end < len(word) and within(word[end], UNSPACED) == within(word[start], UNSPACED):
+            end += 1
+        run, letters = word[start:end], []
+        for character in run if within(word[start], UNSPACED) else "":
+            if unicodedata.category(character)[0] != "M":
+                letters.append(character)
+            elif letters:
+                letters[-1] += character
+        found += [first + second for first, second in itertools.pairwise(letters)] or [run]
+        start = end
+    return found

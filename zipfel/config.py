@@ -7,6 +7,7 @@ options; an unknown key is an error that offers the nearest known one.
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import tomllib
 import types
 import typing
@@ -34,6 +35,8 @@ def field_types(kind: type) -> dict[str, Any]:
 
 def from_mapping(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
     """Make settings of `kind` out of plain values, checked and converted to the fields' types."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"expected settings by name; found {values!r}")
     known = field_types(kind)
     for key in values:
         if key not in known:
@@ -55,7 +58,7 @@ def from_words(kind: type[Settings], words: Iterable[str], base: Mapping[str, An
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file of settings."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"not valid TOML: {error}", path) from None
     except OSError as error:
@@ -66,47 +69,64 @@ def convert(key: str, value: Any, kind: Any) -> Any:
     """Convert one plain value (often a string from the command line) to a field's type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        if value is None or value == "none":
-            return None
-        return convert(key, value, next(a for a in arguments if a is not types.NoneType))
+        return _optional(key, value, arguments)
     if origin is typing.Literal:
-        if value not in arguments:
-            allowed = ", ".join(map(str, arguments))
-            raise ConfigError(f"{key} must be one of {allowed}; found {value!r}")
-        return value
-    if origin is tuple:
-        items = value.split(",") if isinstance(value, str) else value
-        return tuple(convert(key, item.strip() if isinstance(item, str) else item, arguments[0]) for item in items)
+        found = [allowed for allowed in arguments if value in (allowed, str(allowed))]
+        if not found:
+            raise ConfigError(f"{key} must be one of {', '.join(map(str, arguments))}; found {value!r}")
+        return found[0]
+    if origin in (tuple, list):
+        return origin(convert(key, item, arguments[0]) for item in _items(key, value))
     if origin is dict:
-        return _dict(key, value, arguments[1])
+        return {name: convert(f"{key}[{name}]", item, arguments[1]) for name, item in _pairs(key, value)}
+    if kind is bool:
+        return _bool(key, value)
     return _scalar(key, value, kind)
 
 
-def _dict(key: str, value: Any, kind: Any) -> dict[str, Any]:
-    """Read `{"a": 1}`, or `a:1,b:2` as the command line has it."""
+def _optional(key: str, value: Any, kinds: tuple[Any, ...]) -> Any:
+    """Convert to `kind | None`, the one union that settings use; `none` is None."""
+    (kind,) = (kind for kind in kinds if kind is not types.NoneType)
+    return None if value is None or value == "none" else convert(key, value, kind)
+
+
+def _items(key: str, value: Any) -> list[Any]:
+    """Read `["a", "b"]`, or `a,b` as the command line has it."""
     if isinstance(value, str):
-        pairs = [item.partition(":")[::2] for item in value.split(",") if item]
-    elif isinstance(value, Mapping):
-        pairs = list(value.items())
-    else:
-        raise ConfigError(f"{key} must be name:value pairs; found {value!r}")
-    return {name.strip(): convert(f"{key}[{name}]", item, kind) for name, item in pairs}
+        return [item.strip() for item in value.split(",")] if value.strip() else []
+    if isinstance(value, list | tuple):
+        return list(value)
+    raise ConfigError(f"{key} must be a list such as a,b; found {value!r}")
+
+
+def _pairs(key: str, value: Any) -> list[tuple[str, Any]]:
+    """Read `{"a": 1}`, or `a:1,b:2` as the command line has it."""
+    if isinstance(value, Mapping):
+        return [(str(name), item) for name, item in value.items()]
+    words = [word.partition(":") for word in str(value).split(",") if word.strip()]
+    if not all(colon for _, colon, _ in words):
+        raise ConfigError(f"{key} must be pairs such as a:1,b:2; found {value!r}")
+    return [(name.strip(), item.strip()) for name, _, item in words]
+
+
+def _bool(key: str, value: Any) -> bool:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    found = words.get(str(value).lower())
+    if found is None:
+        raise ConfigError(f"{key} must be true or false; found {value!r}")
+    return found
 
 
 def _scalar(key: str, value: Any, kind: Any) -> Any:
-    if kind is bool:
-        if isinstance(value, bool):
-            return value
-        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        if str(value).lower() in words:
-            return words[str(value).lower()]
-        raise ConfigError(f"{key} must be true or false; found {value!r}")
-    if kind is int and isinstance(value, float) and not value.is_integer():
-        raise ConfigError(f"{key} must be a whole number; found {value!r}")
-    if isinstance(value, bool) and kind in (int, float):
-        raise ConfigError(f"{key} must be a number; found {value!r}")
+    names = {int: "a whole number", float: "a number", str: "text", Path: "a path"}
+    problem = ConfigError(f"{key} must be {names.get(kind, kind.__name__)}; found {value!r}")
+    if not isinstance(value, str | numbers.Real | Path) or isinstance(value, bool):
+        raise problem
     try:
-        return kind(value)
-    except (TypeError, ValueError):
-        names = {int: "a whole number", float: "a number", str: "text"}
-        raise ConfigError(f"{key} must be {names.get(kind, kind.__name__)}; found {value!r}") from None
+        converted = kind(value)
+    except (TypeError, ValueError, OverflowError):
+        raise problem from None
+    cut_off = kind is int and not isinstance(value, str) and converted != value
+    if cut_off or converted != converted:  # NaN, which no setting means
+        raise problem
+    return converted

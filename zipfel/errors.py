@@ -29,6 +29,7 @@ class MissingDependencyError(ZipfelError, ImportError):
 
     def __init__(self, package: str, purpose: str, extra: str) -> None:
         super().__init__(f"{purpose} needs {package}: pip install 'zipfel[{extra}]'")
+        self.args = (package, purpose, extra)  # what pickle hands back to this constructor
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -28,7 +28,7 @@ class Sizes(NamedTuple):
     labels: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Bags:
     """B weighted bags of ids, one after the other: bag b is `ids[offsets[b]:offsets[b + 1]]`."""
 
@@ -49,10 +49,11 @@ class Bags:
 
     def to(self, device: str) -> Bags:
         """Return the same bags on `device`."""
-        return Bags(*(part.to(device, non_blocking=True) for part in (self.ids, self.weights, self.offsets)))
+        wait = device == "cpu"  # else the numbers might be read before they have arrived
+        return Bags(*(part.to(device, non_blocking=not wait) for part in (self.ids, self.weights, self.offsets)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Shortlist:
     """Unsorted candidates of an index; -1 pads short rows."""
 
@@ -60,7 +61,7 @@ class Shortlist:
     scores: Tensor  # [B, W] float32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """What a training step sees: some rows of train, their features and their labels."""
 
@@ -69,7 +70,7 @@ class Batch:
     positives: Bags
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
     """The labels that a step is trained against: shared by the batch, [S], or of each point, [B, S]."""
 
@@ -78,7 +79,7 @@ class Candidates:
     mask: Tensor | None = None  # [B, S] bool, False leaves a pair out (filters, padding)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Ranking:
     """Labels (or points, until a vote turns them into labels), best first; ties go to the lower id.
 

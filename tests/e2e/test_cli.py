@@ -116,7 +116,7 @@ def test_convert_to_every_format_and_back(zipfel_command, tickets, tmp_path, for
     if packed:
         names = [path.name for path in (tmp_path / "out").iterdir() if path.suffix == ".gz"]
         assert names
-        assert gzip.open(tmp_path / "out" / names[0]).read(1)
+        assert gzip.decompress((tmp_path / "out" / names[0]).read_bytes())
 
 
 def test_convert_weights_numeric_features_where_asked(zipfel_command, repository, tmp_path):
@@ -170,6 +170,7 @@ def test_evaluate_scores_text_and_npz_alike(zipfel_command, repository, tmp_path
 
 
 def test_evaluate_takes_propensities_from_options(zipfel_command, repository, tmp_path):
+    (repository / "train.txt").write_text("4 4 3\n0,2 0:1\n0,1 1:1\n0 2:1\n0 3:1\n")  # label 0 is frequent
     (tmp_path / "scores.txt").write_text("0:1\n2:1\n")
     psp = []
     for options in ([], ["--A", "0.6", "--B", "2.6"]):
@@ -200,7 +201,7 @@ def test_evaluate_leaves_filtered_pairs_out(zipfel_command, repository, tmp_path
         (["data", "info", "tickets.csv", "--labels", "tgs", "--encoding", "cp1252"], "no column 'tgs'; did you mean"),
         (["data", "info", "tickets.csv", "--labels", "tags"], "tickets.csv:2: not utf-8"),
         (["data", "info", "tickets.csv", "--encoding", "klingon"], "unknown encoding 'klingon'"),
-        (["evaluate", "tiny", "--predictions", "none.npz"], "none.npz: no such file"),
+        (["evaluate", "tiny", "--predictions", "none.npz"], "none.npz: cannot be read: No such file"),
         (["evaluate", "tiny", "--predictions", "tiny/train.txt"], "tiny/train.txt:1: expected the header '2 3' or"),
         (["evaluate", "tiny", "--predictions", "bad.txt"], "bad.txt:2: label id 7 is outside 0..2 (the data set has 3"),
         (["evaluate", "tiny", "--predictions", "bad.txt", "--k", "0"], "k must be at least 1; found 0"),

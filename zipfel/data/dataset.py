@@ -42,19 +42,19 @@ class Part:
 
     def __post_init__(self) -> None:
         """Check that all have a row for each point, and take filtered pairs out of Y."""
-        points = self.Y.shape[0]
-        object.__setattr__(self, "Y", _canonical(self.Y, "Y"))
+        Y = _labels("Y", self.Y)
         if self.X is not None:
-            object.__setattr__(self, "X", _canonical(self.X, "X"))
-            _equal("rows of X", self.X.shape[0], "rows of Y", points)
+            object.__setattr__(self, "X", _canonical("X", self.X))
+            _equal("rows of X", self.X.shape[0], "rows of Y", Y.shape[0])
         for name, texts in (self.texts or {}).items():
-            _equal(f"texts of {name!r}", len(texts), "rows of Y", points)
+            _equal(f"texts of {name!r}", len(texts), "rows of Y", Y.shape[0])
         if self.uids is not None:
-            _equal("uids", len(self.uids), "rows of Y", points)
+            _equal("uids", len(self.uids), "rows of Y", Y.shape[0])
         if self.filtered is not None:
-            _equal("shape of filtered", self.filtered.shape, "shape of Y", self.Y.shape)
-            object.__setattr__(self, "filtered", _canonical(self.filtered, "filtered"))
-            object.__setattr__(self, "Y", without_pairs(self.Y, self.filtered))
+            object.__setattr__(self, "filtered", _labels("filtered", self.filtered))
+            _equal("shape of filtered", self.filtered.shape, "shape of Y", Y.shape)
+            Y = without_pairs(Y, self.filtered)
+        object.__setattr__(self, "Y", Y)
 
     def __len__(self) -> int:
         """Return the number of points."""
@@ -101,10 +101,11 @@ class Dataset:
             _equal(f"labels of {name}", part.Y.shape[1], "labels of train", labels)
             if (part.X is None) != (self.train.X is None) or (part.texts is None) != (self.train.texts is None):
                 raise DataError(f"{name} and train must both have features, and both have texts, or neither")
+            _equal(f"text fields of {name}", _fields(part), "text fields of train", _fields(self.train))
             if part.X is not None and self.train.X is not None:
                 _equal(f"features of {name}", part.X.shape[1], "features of train", self.train.X.shape[1])
         if self.Z is not None:
-            object.__setattr__(self, "Z", _canonical(self.Z, "Z"))
+            object.__setattr__(self, "Z", _canonical("Z", self.Z))
             _equal("rows of Z", self.Z.shape[0], "labels", labels)
             if self.train.X is not None:
                 _equal("columns of Z", self.Z.shape[1], "features", self.train.X.shape[1])
@@ -112,8 +113,8 @@ class Dataset:
             _equal("label names", len(self.label_names), "labels", labels)
         if self.feature_names is not None and self.train.X is not None:
             _equal("feature names", len(self.feature_names), "features", self.train.X.shape[1])
-        for texts in (self.label_texts or {}).values():
-            _equal("label texts", len(texts), "labels", labels)
+        for name, texts in (self.label_texts or {}).items():
+            _equal(f"label texts of {name!r}", len(texts), "labels", labels)
         if self.test is not None and self.validation is not None and same_points(self.test, self.validation):
             raise DataError(
                 f"{self.name or 'data set'}: test and validation hold the same points; whatever is chosen on "
@@ -175,29 +176,27 @@ def pick(items: Sequence[str], rows: Rows) -> list[str]:
 
 def fingerprints(part: Part) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each point's texts or features, the same on every machine; equal points, equal hash."""
-    if part.texts is not None:
-        columns = list(part.texts.values())
-        digests = b"".join(
-            hashlib.blake2b("\x1f".join(row).encode("utf-8", "surrogatepass"), digest_size=8).digest()
-            for row in zip(*columns, strict=True)
-        )
+    if part.texts:
+        columns = [part.texts[name] for name in _fields(part)]
+        digests = b"".join(map(_digest, zip(*columns, strict=True)))
         return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
     if part.X is None:
         raise DataError("points have neither texts nor features")
-    values = part.X.data.astype(np.float32).view(np.uint32).astype(np.uint64)
-    terms = _mixed(_mixed(part.X.indices.astype(np.uint64)) ^ values)  # order in a row does not matter
-    sums = np.concatenate(([np.uint64(0)], np.cumsum(terms, dtype=np.uint64)))
-    return _mixed(sums[part.X.indptr[1:]] - sums[part.X.indptr[:-1]])
+    values = part.X.data.view(np.uint32).astype(np.uint64)
+    terms = mixed(mixed(part.X.indices.astype(np.uint64)) ^ values)
+    sums = np.concatenate(
+        (np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64))
+    )  # modulo 2^64, so nothing is lost
+    return mixed(sums[part.X.indptr[1:]] - sums[part.X.indptr[:-1]])
 
 
-def same_points(one: Part, other: Part) -> bool:
-    """Tell whether two parts hold the same points, in whatever order."""
-    if len(one) != len(other) or len(one) == 0 or one.Y.nnz != other.Y.nnz:
-        return False
-    return bool(np.array_equal(np.sort(fingerprints(one)), np.sort(fingerprints(other))))
+def _digest(texts: tuple[str, ...]) -> bytes:
+    """Hash a point's texts, each after its length, so that no two points give the same bytes."""
+    content = "".join(f"{len(text)}:{text}" for text in texts)
+    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
-def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Spread the bits of 64-bit integers (the finaliser of SplitMix64, Steele et al., 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -205,23 +204,52 @@ def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def _canonical(matrix: csr_array | spmatrix | sparray, name: str) -> csr_array:
+def same_points(one: Part, other: Part) -> bool:
+    """Tell whether two parts hold the same points, in whatever order and with whatever labels."""
+    if len(one) != len(other) or len(one) == 0:
+        return False
+    return bool(np.array_equal(np.sort(fingerprints(one)), np.sort(fingerprints(other))))
+
+
+def _fields(part: Part) -> list[str]:
+    """Return the names of a part's text fields, in an order of their own."""
+    return sorted(part.texts or {})
+
+
+def _labels(name: str, matrix: csr_array | spmatrix | sparray) -> csr_array:
+    """Return label pairs as a canonical CSR array of ones."""
+    matrix = _canonical(name, matrix)
+    if (matrix.data < 0).any():
+        row = _first_row(matrix, matrix.data < 0)
+        raise DataError(f"{name} has a negative value in row {row}; a label is right, or not there")
+    if not (matrix.data == 1).all():
+        matrix = csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
+    return matrix
+
+
+def _canonical(name: str, matrix: csr_array | spmatrix | sparray) -> csr_array:
     """Return a CSR array of float32 with sorted, unique columns and no stored zeros; copies only where it must."""
-    matrix = csr_array(matrix)
+    matrix = csr_array(matrix)  # an object of its own, over the caller's arrays: these are never written to
+    if matrix.ndim != 2:
+        raise DataError(f"{name} must have rows and columns; found shape {matrix.shape}")
     if matrix.dtype != np.float32:
-        matrix = matrix.astype(np.float32)
-    if not np.isfinite(matrix.data).all():
-        row = int(np.searchsorted(matrix.indptr, np.flatnonzero(~np.isfinite(matrix.data))[0], side="right")) - 1
-        raise DataError(f"{name} has a value that is not a finite number in row {row}")
+        with np.errstate(over="ignore"):  # what float32 cannot hold is found below
+            matrix = matrix.astype(np.float32)
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
+    if not np.isfinite(matrix.data).all():
+        row = _first_row(matrix, ~np.isfinite(matrix.data))
+        raise DataError(f"{name} has a value that is not a finite float32 number in row {row}")
     if not matrix.data.all():
         matrix = matrix.copy()
         matrix.eliminate_zeros()
-    if name in ("Y", "filtered") and not (matrix.data == 1).all():
-        matrix = csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
     return matrix
+
+
+def _first_row(matrix: csr_array, found: NDArray[np.bool_]) -> int:
+    """Return the first row in which one of the stored values is `found`."""
+    return int(np.searchsorted(matrix.indptr, np.flatnonzero(found)[0], side="right")) - 1
 
 
 def _equal(what: str, found: object, against: str, expected: object) -> None:

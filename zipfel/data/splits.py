@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zipfel.config import setting
-from zipfel.data.dataset import Dataset, Part, fingerprints
+from zipfel.data.dataset import Dataset, Part, fingerprints, mixed
 from zipfel.errors import ConfigError, DataError
 
 
@@ -24,6 +24,14 @@ class Preparation:
     holdout: float = setting(0.2, "share of train held out as test where there is no test file; 0 for none")
     min_label_count: int = setting(0, "leave out labels with fewer points in train; 0 keeps all")
     seed: int = setting(0, "seed of what is held out")
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense, also where nothing will be held out."""
+        if self.holdout:
+            _check_share(self.holdout)
+        if self.min_label_count < 0:
+            raise ConfigError(f"min_label_count must be at least 0; found {self.min_label_count}")
+        _check_seed(self.seed)
 
 
 def prepared(dataset: Dataset, preparation: Preparation) -> Dataset:
@@ -37,18 +45,14 @@ def prepared(dataset: Dataset, preparation: Preparation) -> Dataset:
 
 def split_rows(part: Part, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows that stay and the rows that are held out, about `share` of all, each in their order."""
-    if not 0 < share < 1:
-        raise ConfigError(f"the share to hold out must lie between 0 and 1; found {share}")
-    rng = np.random.default_rng(seed)
-    keys = fingerprints(part) * (rng.integers(2**63, dtype=np.uint64) * np.uint64(2) + np.uint64(1))
-    keys ^= keys >> np.uint64(32)  # the multiplication mixes upwards only
-    keys *= np.uint64(0x9E3779B97F4A7C15)
-    ordered = np.sort(keys)
-    wanted = round(share * len(part))
-    threshold = ordered[wanted] if wanted < len(part) else np.uint64(2**64 - 1)
-    held = keys < threshold  # equal points have equal keys, so they fall on the same side
-    if held.all() or not held.any():
-        raise DataError(f"{len(part)} points are too few (or too alike) to hold out {share:.0%} of them")
+    _check_share(share)
+    _check_seed(seed)
+    keys = mixed(fingerprints(part) ^ mixed(np.array([seed], dtype=np.uint64)))
+    groups, sizes = np.unique(keys, return_counts=True)  # equal points have equal keys, so they stay together
+    if len(groups) < 2:
+        raise DataError(f"{len(part)} points, {len(groups)} of them different, are too few to hold some out")
+    last = np.argmin(np.abs(np.cumsum(sizes)[:-1] - share * len(part)))
+    held = keys <= groups[last]
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
@@ -65,7 +69,8 @@ def with_min_label_count(dataset: Dataset, least: int) -> Dataset:
     """Leave out labels with fewer than `least` points in train; points that lose all their labels stay."""
     kept = np.flatnonzero(dataset.label_counts >= least)
     if len(kept) == 0:
-        raise DataError(f"no label has {least} points in train; the most frequent has {dataset.label_counts.max()}")
+        most = dataset.label_counts.max(initial=0)
+        raise DataError(f"no label has {least} points in train; the most frequent has {most}")
     if len(kept) == dataset.sizes.labels:
         return dataset
     note = f"{dataset.sizes.labels - len(kept)} labels with fewer than {least} points in train left out"
@@ -73,8 +78,18 @@ def with_min_label_count(dataset: Dataset, least: int) -> Dataset:
 
 
 def shared_points(dataset: Dataset) -> dict[str, int]:
-    """Count, for test and validation, the points that also stand in train (or the other): leaks, if many."""
+    """Count, for test and validation, the points that also stand in train: leaks, if many."""
     known = fingerprints(dataset.train)
     return {
         name: int(np.isin(fingerprints(part), known).sum()) for name, part in dataset.parts.items() if name != "train"
     }
+
+
+def _check_share(share: float) -> None:
+    if not 0 < share < 1:
+        raise ConfigError(f"the share to hold out must lie between 0 and 1; found {share}")
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**64:
+        raise ConfigError(f"seed must be a whole number from 0 to 2^64 - 1; found {seed}")

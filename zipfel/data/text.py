@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from zipfel import config
@@ -24,63 +21,8 @@ from zipfel.config import setting
 from zipfel.data.dataset import Dataset, Texts
 from zipfel.data.formats.files import new_file
 from zipfel.data.formats.sparse_text import matrix_of
+from zipfel.data.tokens import tokenize
 from zipfel.errors import ConfigError, DataError
-
-# Runs of scripts that are written without blanks between words: Thai, Lao, Myanmar, Khmer, kana, Han. They are cut
-# into overlapping pairs of characters, which need no dictionary and carry most of what words would.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
-)
-_SYMBOLIC_PUNCTUATION = "#%&@"  # the marks that mean something by themselves: C#, 5 %, R&D, @name
-
-
-class _Characters(dict[int, str | None]):
-    """What becomes of each character, for str.translate; filled as characters are met.
-
-    Letters, marks and digits of any script stay; a symbol becomes a token of its own, or a blank like the rest.
-    """
-
-    def __init__(self, symbols: bool) -> None:
-        super().__init__()
-        self._symbols = symbols
-
-    def __missing__(self, code: int) -> str | None:
-        """Decide on one character, by its Unicode category."""
-        character = chr(code)
-        kind = unicodedata.category(character)
-        if kind == "Cf" or 0xFE00 <= code <= 0xFE0F:  # invisible: joiners, soft hyphens, variation selectors
-            kept: str | None = None
-        elif kind[0] in "LMN":
-            kept = character
-        elif self._symbols and (kind[0] == "S" or character in _SYMBOLIC_PUNCTUATION):
-            kept = f" {character} "
-        else:
-            kept = " "
-        self[code] = kept
-        return kept
-
-
-_WORDS, _WORDS_AND_SYMBOLS = _Characters(symbols=False), _Characters(symbols=True)
-
-
-def tokenize(text: str, symbols: bool = False) -> list[str]:
-    """Cut a text into tokens: runs of letters, marks and digits of any script, without regard to case.
-
-    >>> tokenize("Größe: 5% of C++ हिन्दी 東京都", symbols=True)
-    ['grösse', '5', '%', 'of', 'c', '+', '+', 'हिन्दी', '東京', '京都']
-    """
-    characters = _WORDS_AND_SYMBOLS if symbols else _WORDS
-    if text.isascii():
-        return text.lower().translate(characters).split()
-    text = unicodedata.normalize("NFKC", text).casefold()
-    return _UNSPACED.sub(_pairs, text).translate(characters).split()
-
-
-def _pairs(run: re.Match[str]) -> str:
-    characters = run.group()
-    if len(characters) == 1:
-        return f" {characters} "
-    return f" {' '.join(map(str.__add__, characters, characters[1:]))} "
 
 
 @dataclass(frozen=True)
@@ -92,7 +34,9 @@ class TextSettings:
     max_features: int | None = setting(None, "keep this many features, those in the most texts")
     sublinear: bool = setting(True, "count a token that occurs c times as 1 + ln c")
     symbols: bool = setting(False, "make tokens of symbols too (+, #, %, €, emoji), one each")
-    field_weights: dict[str, float] = setting({}, "weight of a field's tokens, such as title:2; 1 if not named")
+    field_weights: dict[str, float] = setting(
+        {}, "weights of text fields against each other, such as title:2; 1 if not named"
+    )
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
@@ -135,6 +79,8 @@ class Tfidf:
 
     def apply(self, dataset: Dataset) -> Dataset:
         """Return the data set with all its features weighted."""
+        if dataset.train.X is None:
+            raise DataError(f"{dataset.name or 'the data set'} has no features to weight")
         Z = None if dataset.Z is None else self.transform(dataset.Z)
         return dataset.with_parts(lambda part: dataclasses.replace(part, X=self.transform(part.X)), Z=Z)
 
@@ -146,10 +92,11 @@ def idf_of(counts: NDArray[np.int64], rows: int) -> NDArray[np.float32]:
 
 def _unit_rows(X: csr_array) -> csr_array:
     """Scale each row to length 1, in place; an empty row stays empty."""
-    sums = np.concatenate(([0.0], np.cumsum(X.data.astype(np.float64) ** 2)))
-    lengths = np.sqrt(sums[X.indptr[1:]] - sums[X.indptr[:-1]])
-    scales = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-    X.data *= np.repeat(scales, np.diff(X.indptr)).astype(np.float32)
+    counts = np.diff(X.indptr)
+    filled = counts > 0
+    lengths = np.sqrt(np.add.reduceat(X.data.astype(np.float64) ** 2, X.indptr[:-1][filled]))
+    lengths[lengths == 0] = 1  # zeros stay zeros
+    X.data /= np.repeat(lengths, counts[filled])
     return X
 
 
@@ -176,19 +123,24 @@ class TextFeatures:
         """Count the terms of documents and labels, and keep those that occur often enough, most frequent first."""
         settings = settings or TextSettings()
         documents, labels = _fields(texts), _fields(label_texts or {})
-        _check_weights(settings, documents)
+        _check_weights(settings, [*documents, *labels])
         counts: Counter[str] = Counter()
         for fields in (documents, labels):
-            for row in zip(*fields.values(), strict=True):
-                counts.update(set(chain.from_iterable(_terms(text, settings) for text in row)))
-        kept = [(-count, term) for term, count in counts.items() if count >= settings.min_count]
-        kept = sorted(kept)[: settings.max_features]
+            columns = [fields[name] for name in _weights(settings, fields)]
+            for row in zip(*columns, strict=True):
+                counts.update({term for text in row for term in _terms(text, settings)})
+        kept = sorted((-count, term) for term, count in counts.items() if count >= settings.min_count)
+        kept = kept[: settings.max_features]
+        rows = _size(documents) + _size(labels)
+        if not kept:
+            raise DataError(f"none of {len(counts)} terms occurs in {settings.min_count} of {rows} texts (min_count)")
         frequencies = np.array([-count for count, _ in kept], dtype=np.int64)
-        return cls(settings, [term for _, term in kept], idf_of(frequencies, _size(documents) + _size(labels)))
+        return cls(settings, [term for _, term in kept], idf_of(frequencies, rows))
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {term: place for place, term in enumerate(self.terms)}
+    def _places(self) -> dict[str | tuple[str, ...], int]:
+        """Places of words, and of runs of words as tuples, which spares `count` from joining all that it meets."""
+        return {tuple(term.split(" ")) if " " in term else term: place for place, term in enumerate(self.terms)}
 
     def transform(self, texts: Texts | Sequence[str]) -> csr_array:
         """Return tf-idf rows of unit length, [texts, terms]; terms that train does not have are left out."""
@@ -196,31 +148,25 @@ class TextFeatures:
 
     def count(self, texts: Texts | Sequence[str]) -> csr_array:
         """Return how often each text has each term, weighted by field, [texts, terms]."""
-        fields = _fields(texts)
-        by_weight: dict[float, list[Sequence[str]]] = {}
-        for name, column in fields.items():
-            by_weight.setdefault(self.settings.field_weights.get(name, 1.0), []).append(column)
-        total = csr_array((_size(fields), len(self.terms)), dtype=np.float32)
-        for weight, columns in by_weight.items():
-            part = self._count_terms(columns)
-            part.data *= np.float32(weight)
-            total = part if len(by_weight) == 1 else csr_array(total + part)
-        return total
-
-    def _count_terms(self, columns: Sequence[Sequence[str]]) -> csr_array:
-        place, settings = self._places.get, self.settings
-        counts, ids = array("q"), array("i")
-        for row in zip(*columns, strict=True):
-            before = len(ids)
+        fields, place = _fields(texts), self._places.get
+        weights = _weights(self.settings, fields)
+        lengths, ids = array("q"), array("i")
+        for row in zip(*(fields[name] for name in weights), strict=True):
             for text in row:
-                ids.fromlist([i for i in map(place, _terms(text, settings)) if i is not None])
-            counts.append(len(ids) - before)
-        values = np.ones(len(ids), dtype=np.float32)
-        return matrix_of(_array(counts, np.int64), _array(ids, np.int32), values, len(self.terms))[0]
+                tokens = tokenize(text, self.settings.symbols)
+                grams: Iterable[str | tuple[str, ...]] = chain(tokens, *_runs(tokens, self.settings.ngrams))
+                found = [i for i in map(place, grams) if i is not None]
+                ids.fromlist(found)
+                lengths.append(len(found))
+        counts = np.asarray(lengths).reshape(_size(fields), len(weights))  # [texts, fields]
+        values = np.repeat(np.tile(np.array([*weights.values()], dtype=np.float32), len(counts)), counts.ravel())
+        return matrix_of(counts.sum(axis=1), np.asarray(ids), values, len(self.terms))[0]
 
     def apply(self, dataset: Dataset) -> Dataset:
         """Return the data set with features X made from its texts, and Z from its label texts."""
-        Z = None if dataset.label_texts is None else self.transform(dataset.label_texts)
+        if dataset.train.texts is None:
+            raise DataError(f"{dataset.name or 'the data set'} has no texts to make features of")
+        Z = self.transform(dataset.label_texts) if dataset.label_texts else None
         return dataset.with_parts(
             lambda part: dataclasses.replace(part, X=self.transform(part.texts or {})), Z=Z, feature_names=self.terms
         )
@@ -236,51 +182,68 @@ class TextFeatures:
         """Read what `save` wrote."""
         try:
             values = orjson.loads(Path(path).read_bytes())
-            settings, terms, idf = values["settings"], values["terms"], np.array(values["idf"], dtype=np.float32)
+            settings = config.from_mapping(TextSettings, values["settings"])
+            terms, idf = values["terms"], np.array(values["idf"], dtype=np.float32)
+            if not all(isinstance(term, str) for term in terms) or len(set(terms)) != len(terms):
+                raise ValueError("the terms are not texts that occur once each")
+            if idf.shape != (len(terms),) or not np.isfinite(idf).all():
+                raise ValueError(f"{len(terms)} terms, and weights of shape {idf.shape} or not finite")
         except OSError as error:
             raise DataError(f"cannot be read: {error.strerror}", path) from None
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:  # broken JSON and unknown settings are ValueErrors too
             raise DataError(f"not a saved vocabulary: {error!r}", path) from None
-        if len(terms) != len(idf) or len(set(terms)) != len(terms):
-            raise DataError(f"{len(terms)} terms ({len(set(terms))} of them unique) and {len(idf)} weights", path)
-        return cls(config.from_mapping(TextSettings, settings), terms, idf)
+        return cls(settings, list(terms), idf)
 
 
 def featurized(dataset: Dataset, settings: TextSettings | None = None) -> Dataset:
     """Return a data set with features: those that it has, else tf-idf of its texts, fitted on train."""
-    if dataset.train.texts is None:
+    if dataset.train.X is not None:
         return dataset
-    return TextFeatures.fit(dataset.train.texts, dataset.label_texts, settings).apply(dataset)
+    return TextFeatures.fit(dataset.train.texts or {}, dataset.label_texts, settings).apply(dataset)
 
 
-def _terms(text: str, settings: TextSettings) -> list[str]:
+def _terms(text: str, settings: TextSettings) -> Iterator[str]:
     """Return the tokens of a text, followed by its pairs, triples, ... of tokens."""
     tokens = tokenize(text, settings.symbols)
-    if settings.ngrams == 1:
-        return tokens
-    grams: list[Iterable[str]] = [tokens]
-    for length in range(2, settings.ngrams + 1):
-        grams.append(map(" ".join, zip(*(tokens[start:] for start in range(length)), strict=False)))
-    return list(chain.from_iterable(grams))
+    return chain(tokens, *(map(" ".join, runs) for runs in _runs(tokens, settings.ngrams)))
+
+
+def _runs(tokens: list[str], longest: int) -> Iterator[Iterator[tuple[str, ...]]]:
+    """Yield all pairs of neighbouring tokens, then all triples, ..."""
+    for length in range(2, longest + 1):
+        yield zip(*(tokens[start:] for start in range(length)), strict=False)
 
 
 def _fields(texts: Texts | Sequence[str]) -> Texts:
-    """Return texts by field; a plain list is one field."""
+    """Return texts by field, all of one length; a plain list is one field."""
     if isinstance(texts, str):
         raise DataError("expected a list of texts, found one text")
-    return texts if isinstance(texts, Mapping) else {"text": texts}
+    fields = texts if isinstance(texts, Mapping) else {"text": texts}
+    for name, column in fields.items():
+        if len(column) != _size(fields):
+            first = next(iter(fields))
+            raise DataError(f"{len(column)} texts of {name!r} and {_size(fields)} of {first!r} must be as many")
+        for row, text in enumerate(column):
+            if not isinstance(text, str):
+                raise DataError(f"row {row} of {name!r} must be text; found {type(text).__name__}")
+    return fields
 
 
 def _size(fields: Texts) -> int:
     return len(next(iter(fields.values()), ()))
 
 
-def _check_weights(settings: TextSettings, fields: Texts) -> None:
+def _check_weights(settings: TextSettings, fields: Iterable[str]) -> None:
     for name in settings.field_weights:
         if name not in fields:
-            raise ConfigError(f"field_weights names {name!r}, and the texts have {', '.join(fields)}")
+            raise ConfigError(f"field_weights names {name!r}, and the texts have {', '.join(dict.fromkeys(fields))}")
 
 
-def _array(buffer: array[int], dtype: DTypeLike) -> NDArray[Any]:
-    """Return an array over the buffer's memory; numpy cannot make one over nothing."""
-    return np.frombuffer(buffer, dtype=dtype) if buffer else np.empty(0, dtype=dtype)
+def _weights(settings: TextSettings, fields: Texts) -> dict[str, float]:
+    """Return the fields that count, with their weights; one that stands alone has nothing to be weighed against."""
+    if len(fields) == 1:
+        return dict.fromkeys(fields, 1.0)
+    weights = {name: settings.field_weights.get(name, 1.0) for name in fields}
+    if fields and not any(weights.values()):
+        raise ConfigError(f"field_weights leaves nothing of the texts: {', '.join(fields)} all have weight 0")
+    return {name: weight for name, weight in weights.items() if weight}

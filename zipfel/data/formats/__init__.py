@@ -10,7 +10,7 @@ from typing import Any
 
 from zipfel.data.dataset import Dataset
 from zipfel.data.formats import lf, npz, repository, split, table
-from zipfel.data.formats.files import new_folder
+from zipfel.data.formats.files import find, listed, new_folder
 from zipfel.data.formats.table import TableSettings
 from zipfel.data.formats.table_files import ENDINGS, is_frame, open_frame, open_table
 from zipfel.errors import DataError, did_you_mean
@@ -38,8 +38,7 @@ def _write_table(ending: str, dataset: Dataset, folder: Path, suffix: str) -> No
 
 
 def _table_is_here(ending: str, folder: Path) -> bool:
-    path = table.part_file(folder, "train")
-    return path is not None and ending in path.suffixes
+    return find(folder, f"train{ending}") is not None
 
 
 FORMATS: dict[str, Format] = {
@@ -51,7 +50,11 @@ FORMATS: dict[str, Format] = {
     "npz": Format(npz.is_here, _without_columns(npz.read), npz.write, "features", "X.trn.npz and Y.trn.npz"),
     **{
         ending[1:]: Format(
-            partial(_table_is_here, ending), table.read, partial(_write_table, ending), "texts", f"train{ending}"
+            partial(_table_is_here, ending),
+            partial(table.read, ending),
+            partial(_write_table, ending),
+            "texts",
+            f"train{ending}",
         )
         for ending in ENDINGS
     },
@@ -71,13 +74,31 @@ def read(source: Any, settings: TableSettings | None = None, format: str | None 
     if is_frame(source):
         return table.read_tables({"train": open_frame(source)}, settings)
     path = Path(source)
+    try:
+        return _read_folder(path, settings, format) if path.is_dir() else _read_file(path, settings)
+    except DataError as error:
+        if error.path is not None:
+            raise
+        raise DataError(error.problem, path) from None  # what only all files together show, such as other sizes
+    except OSError as error:  # such as a folder that may not be looked into
+        raise DataError(f"cannot be read: {error.strerror or error}", path) from None
+
+
+def _read_folder(path: Path, settings: TableSettings, format: str | None) -> Dataset:
+    kind = FORMATS[format_of(path, format)]
+    if not kind.is_here(path):
+        raise DataError(f"{kind.shown_by} is missing", path)
+    return kind.read(path, settings)
+
+
+def _read_file(path: Path, settings: TableSettings) -> Dataset:
+    """Read a single file as train."""
+    name = path.name.lower().removesuffix(".gz")
     if not path.exists():
         raise DataError("no such file or folder", path)
-    if path.is_dir():
-        return FORMATS[format_of(path, format)].read(path, settings)
-    if path.name.removesuffix(".gz").endswith(ENDINGS):
+    if path.is_file() and name.endswith(ENDINGS):
         return table.read_tables({"train": open_table(path, settings.encoding)}, settings)
-    if path.name.removesuffix(".gz").endswith(".txt"):
+    if path.is_file() and name.endswith(".txt"):
         return repository.read_file(path)
     raise DataError(f"not a data set; expected a folder, a .txt file or a table ({', '.join(ENDINGS)})", path)
 
@@ -95,7 +116,7 @@ def format_of(path: Path | str, format: str | None = None) -> str:
         raise DataError(f"holds more than one format: {', '.join(found)}; name one of them as the format", folder)
     if not found:
         wanted = "; ".join(f"{kind.shown_by} ({name})" for name, kind in FORMATS.items())
-        inside = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+        inside = listed(sorted(path.name for path in folder.iterdir()), most=8) or "nothing"
         raise DataError(f"no data set here: expected {wanted}; found {inside}", folder)
     return found[0]
 

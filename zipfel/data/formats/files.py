@@ -8,17 +8,18 @@ import io
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
+import orjson
 from numpy.typing import DTypeLike, NDArray
 
 from zipfel.errors import DataError
 
-BLOCK = 1 << 20  # bytes read at a time: large enough for numpy, small beside any result
+BLOCK = 1 << 17  # bytes read at a time: large enough for numpy, and what is made of them stays at a few megabytes
 
 
 @contextmanager
@@ -57,13 +58,17 @@ def byte_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line.rstrip(b"\r\n")
 
 
-def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """Yield the decoded lines of a file with their ends, as csv wants them; a byte-order mark is left out."""
+def text_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Iterator[str]:
+    r"""Yield the decoded lines of a file with their ends; a byte-order mark is left out.
+
+    newline: "" ends lines at any of \n, \r and \r\n, as csv wants them; "\n" at that alone.
+    """
     if checked_encoding(encoding) == "utf-8":
         encoding = "utf-8-sig"
     with opened(path) as stream:
         try:
-            yield from io.TextIOWrapper(stream, encoding, newline="")
+            with io.TextIOWrapper(stream, encoding, newline=newline) as lines:
+                yield from lines
         except UnicodeError:  # the wrapper decodes ahead, so it does not know the line
             raise _undecodable(path, encoding) from None
 
@@ -71,25 +76,61 @@ def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
 def checked_encoding(name: str) -> str:
     """Return the canonical name of an encoding, or say that there is none."""
     try:
+        "a".encode(name)  # refuses codecs that do not make text, such as base64
         return codecs.lookup(name).name
-    except LookupError:
+    except (LookupError, ValueError):
         raise DataError(f"unknown encoding {name!r}; utf-8, cp1252, latin-1 and utf-16 are some") from None
 
 
 def _undecodable(path: Path, encoding: str) -> DataError:
+    """Decode a file once more, now counting lines, and tell where that fails."""
     name = encoding.removesuffix("-sig")
-    for number, line in byte_lines(path):
-        try:
-            line.decode(encoding)
-        except UnicodeDecodeError as error:
-            byte = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
-            return DataError(f"not {name}: {byte}; name the right one with --encoding (cp1252?)", path, number)
-    return DataError(f"not {name}; name the right one with --encoding", path)
+    advice = f"name the right one with --encoding{' (cp1252?)' if name == 'utf-8' else ''}"
+    decoder, line = codecs.getincrementaldecoder(encoding)(), 1
+    with opened(path) as stream:
+        while block := stream.read(BLOCK):
+            before = decoder.getstate()
+            try:
+                line += decoder.decode(block).count("\n")
+            except UnicodeDecodeError as error:
+                decoder.setstate(before)
+                good = max(0, len(block) - len(error.object) + error.start)  # the object starts with what was left over
+                line += decoder.decode(block[:good]).count("\n")
+                return DataError(f"not {name}: byte 0x{error.object[error.start]:02x}; {advice}", path, line)
+            except UnicodeError as error:  # such as utf-16 without its mark
+                return DataError(f"not {name}: {reason(error)}; {advice}", path, 1)
+    return DataError(f"not {name}: ends within a character; {advice}", path, line)
 
 
-def read_names(path: Path, encoding: str = "utf-8") -> list[str]:
-    """Read a file with one name a line."""
-    return [line.rstrip("\r\n") for line in text_lines(path, encoding)]
+def read_names(path: Path, size: int, kind: str, encoding: str = "utf-8") -> list[str]:
+    """Read a file with one name (or text) a line; there must be `size`, not counting blank lines at the end."""
+    names = [line.rstrip("\r\n") for line in text_lines(path, encoding, newline="\n")]
+    while len(names) > size and not names[-1].strip():
+        names.pop()
+    if len(names) != size:
+        raise DataError(f"holds {len(names)} lines for {size} {kind}", path, min(len(names), size + 1) or 1)
+    return names
+
+
+def printable(text: str, most: int = 120) -> str:
+    r"""Return text as it can stand in a message of one line.
+
+    >>> print(printable("a b"), printable("a\nb"))
+    a b a\nb
+    """
+    text = text if len(text) <= most else text[: most - 1] + "…"
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def reason(error: BaseException) -> str:
+    """Return what an error says, on one line; some libraries say more on further lines, and some say nothing."""
+    return printable(next((line for line in str(error).splitlines() if line.strip()), type(error).__name__))
+
+
+def listed(names: Iterable[object], most: int = 12) -> str:
+    """Return names as they are listed in a message: on one line, and not too many."""
+    shown = [printable(str(name), 40) for name in names]
+    return ", ".join(shown[:most]) + (", …" if len(shown) > most else "")
 
 
 def find(folder: Path, *names: str) -> Path | None:
@@ -132,24 +173,35 @@ class Growing:
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Give a temporary folder beside `path` that takes its name when all is written, and vanishes where not."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise DataError("exists already; remove it or name another place", path)
     temporary = path.parent / f".{path.name}.{os.getpid()}.part"
+    new_parents: list[Path] = []
     try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise DataError("exists already; remove it or name another place", path)
+        new_parents = [parent for parent in path.parents if not parent.exists()]  # the nearest first
         temporary.mkdir(parents=True)
         yield temporary
         if path.exists():
             path.rmdir()
         temporary.rename(path)
+    except DataError as error:
+        if error.path is None or temporary not in Path(error.path).parents:
+            raise
+        raise DataError(error.problem, path / Path(error.path).name, error.line) from None  # as it would be called
     except OSError as error:
         raise DataError(f"cannot be written: {error.strerror or error}", path) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        for parent in new_parents:
+            with suppress(OSError):  # not empty: it holds what was written
+                parent.rmdir()
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file for writing under a temporary name, packed where it ends in .gz; renamed when all is written."""
+    if path.is_dir():
+        raise DataError("cannot be written: it is a folder", path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with temporary.open("wb") as raw:
@@ -161,8 +213,19 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
         temporary.replace(path)
     except OSError as error:
         raise DataError(f"cannot be written: {error.strerror or error}", path) from None
+    except UnicodeEncodeError as error:  # half a surrogate pair, which UTF-8 does not have
+        raise DataError(f"cannot be written: {reason(error)}", path) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # where it could not even be made
+            temporary.unlink(missing_ok=True)
+
+
+def json_line(item: object) -> bytes:
+    """Return an object as one line of JSON."""
+    try:
+        return orjson.dumps(item) + b"\n"
+    except TypeError as error:  # half a surrogate pair
+        raise DataError(f"cannot be written as JSON: {error}") from None
 
 
 def write_names(path: Path, names: Sequence[str]) -> None:
@@ -170,5 +233,5 @@ def write_names(path: Path, names: Sequence[str]) -> None:
     with new_file(path) as out:
         for number, name in enumerate(names):
             if "\n" in name or "\r" in name:
-                raise DataError(f"name {number} holds a line break and cannot stand on one line: {name!r}", path)
+                raise DataError(f"name {number} holds a line break and cannot stand on one line: {name!r:.60}", path)
             out.write(name.encode() + b"\n")

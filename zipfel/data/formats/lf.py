@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import folder as common
-from zipfel.data.formats.files import byte_lines, find, new_file, require
+from zipfel.data.formats.files import byte_lines, checked_encoding, find, json_line, listed, new_file, require
 from zipfel.data.formats.sparse_text import matrix_of, shown
 from zipfel.errors import DataError
 
@@ -44,7 +44,7 @@ def is_here(folder: Path) -> bool:
 
 def read(folder: Path, encoding: str = "utf-8") -> Dataset:
     """Read a folder; JSON is UTF-8 by its standard, so `encoding` must be too."""
-    if encoding != "utf-8":
+    if checked_encoding(encoding) != "utf-8":
         raise DataError(f"JSON is always utf-8, not {encoding}", folder)
     label_texts, label_names = _read_labels(require(folder, "lbl.json"))
     parts, notes = {}, []
@@ -55,15 +55,15 @@ def read(folder: Path, encoding: str = "utf-8") -> Dataset:
             parts[name], filtered = common.with_filter(folder, name, part)
             notes += merged + filtered
     parts = _with_same_fields(parts)
-    name, propensity = common.read_metadata(folder)
+    metadata = common.read_metadata(folder)
     return Dataset(
         parts["train"],
         parts.get("test"),
         parts.get("validation"),
-        name=name,
+        name=metadata.name,
         label_names=label_names,
         label_texts=label_texts,
-        propensity=propensity,
+        propensity=metadata.propensity,
         notes=tuple(notes),
     )
 
@@ -73,7 +73,7 @@ def _read_labels(path: Path) -> tuple[dict[str, list[str]], list[str]]:
     for number, item in objects(path):
         _add_texts(documents, item, path, number)
     if not documents.uids:
-        raise DataError("empty: expected one JSON object a line", path)
+        raise DataError("empty: expected one JSON object a line", path, 1)
     return _used(documents.texts), list(documents.uids)
 
 
@@ -83,7 +83,7 @@ def _read_part(path: Path, labels: int) -> tuple[Part, list[str]]:
         _add_texts(documents, item, path, number)
         _add_labels(documents, item, labels, path, number)
     if not documents.uids:
-        raise DataError("empty: expected one JSON object a line", path)
+        raise DataError("empty: expected one JSON object a line", path, 1)
     ids = np.frombuffer(documents.labels, dtype=np.int32) if documents.labels else np.empty(0, np.int32)
     Y, merged = matrix_of(np.array(documents.counts), ids.copy(), np.ones(len(ids), np.float32), labels)
     notes = [f"{path.name}: {merged} labels repeated in a row, merged"] if merged else []
@@ -102,7 +102,7 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             item = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise DataError(f"broken JSON: {error}", path, number) from None
+            raise DataError(f"broken JSON: {error.msg} at column {error.colno}", path, number) from None
         if not isinstance(item, dict):
             raise DataError(f"expected a JSON object, found {shown(line)}", path, number)
         yield number, item
@@ -111,12 +111,12 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _add_texts(documents: _Documents, item: dict[str, Any], path: Path, number: int) -> None:
     uid = item.get("uid")
     if not isinstance(uid, str | int) or isinstance(uid, bool):
-        raise DataError(f"expected a 'uid' that is text or a number, found {uid!r}", path, number)
+        raise DataError(f"expected a 'uid' that is text or a number, found {uid!r:.60}", path, number)
     first = documents.uids.setdefault(str(uid), number)
     if first != number:
-        raise DataError(f"uid {str(uid)!r} stands on line {first} already", path, number)
+        raise DataError(f"uid {str(uid)!r:.60} stands on line {first} already", path, number)
     if not any(name in item for name in FIELDS):
-        raise DataError(f"expected 'title' or 'content', found {', '.join(item)}", path, number)
+        raise DataError(f"expected 'title' or 'content', found {listed(item)}", path, number)
     for name in FIELDS:
         text = item.get(name)
         if text is not None and not isinstance(text, str):
@@ -127,10 +127,10 @@ def _add_texts(documents: _Documents, item: dict[str, Any], path: Path, number: 
 def _add_labels(documents: _Documents, item: dict[str, Any], labels: int, path: Path, number: int) -> None:
     targets = item.get("target_ind")
     if not isinstance(targets, list):
-        raise DataError(f"expected a list 'target_ind', found {targets!r}", path, number)
+        raise DataError(f"expected a list 'target_ind', found {targets!r:.60}", path, number)
     for target in targets:
         if type(target) is not int:
-            raise DataError(f"expected label ids in 'target_ind', found {target!r}", path, number)
+            raise DataError(f"expected label ids in 'target_ind', found {target!r:.60}", path, number)
         if not 0 <= target < labels:
             raise DataError(f"label id {target} is outside 0..{labels - 1} (lbl.json has {labels})", path, number)
     documents.counts.append(len(targets))
@@ -162,15 +162,17 @@ def write(dataset: Dataset, folder: Path, suffix: str = "") -> None:
     common.required_texts(dataset)
     labels = dataset.sizes.labels
     names = dataset.label_names or [str(label) for label in range(labels)]
+    common.require_unique(names, "label name")
     texts = dataset.label_texts or {"title": list(names)}
     with new_file(folder / f"lbl.json{suffix}") as out:
         for name, row in zip(names, _rows(texts, labels), strict=True):
-            out.write(orjson.dumps({"uid": name, **row}) + b"\n")
+            out.write(json_line({"uid": name, **row}))
     for name, part in dataset.parts.items():
+        uids = part.uids or [str(row) for row in range(len(part))]
+        common.require_unique(uids, f"{name}: uid")
         with new_file(folder / f"{FILES[name]}{suffix}") as out:
-            uids = part.uids or [str(row) for row in range(len(part))]
             for uid, row, targets in zip(uids, _rows(part.texts or {}, len(part)), _targets(part.Y), strict=True):
-                out.write(orjson.dumps({"uid": uid, **row, "target_ind": targets}) + b"\n")
+                out.write(json_line({"uid": uid, **row, "target_ind": targets}))
     common.write_common(dataset, folder)
 
 

@@ -6,16 +6,16 @@ names). The X files may lie one folder deeper (`tfidf-attnxml/X.trn.npz`), or be
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
-from scipy.sparse import csr_array, issparse, load_npz, save_npz
+from scipy.sparse import csr_array, load_npz, save_npz
 
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import folder as common
-from zipfel.data.formats.files import find, new_file, read_names
+from zipfel.data.formats.files import find, listed, new_file, opened, read_names, reason
+from zipfel.data.formats.repository import merged_notes
+from zipfel.data.formats.sparse_text import LARGEST
 from zipfel.errors import DataError
 
 PREFIXES = {"train": "trn", "test": "tst", "validation": "val"}
@@ -31,72 +31,69 @@ def read(folder: Path, encoding: str = "utf-8") -> Dataset:
     """Read a folder."""
     parts, notes = {}, []
     for name, prefix in PREFIXES.items():
-        if (folder / f"Y.{prefix}.npz").is_file():
-            parts[name], filtered = common.with_filter(folder, name, _read_part(folder, prefix, encoding))
-            notes += filtered
-    train = parts["train"]
-    features = 0 if train.X is None else train.X.shape[1]
-    name, propensity = common.read_metadata(folder)
-    return Dataset(
-        parts["train"],
-        parts.get("test"),
-        parts.get("validation"),
-        name=name,
-        label_names=common.read_names_file(folder, NAMES.labels, train.Y.shape[1], "labels", encoding),
-        feature_names=common.read_names_file(folder, NAMES.features, features, "features", encoding),
-        Z=read_matrix(folder / "Z.npz") if (folder / "Z.npz").is_file() else None,
-        propensity=propensity,
-        notes=tuple(notes),
-    )
+        if (folder / f"Y.{prefix}.npz").is_file() or _feature_file(folder, prefix) is not None:
+            part, merged = _read_part(folder, prefix, encoding)
+            parts[name], filtered = common.with_filter(folder, name, part)
+            notes += merged + filtered
+    Z = read_matrix(folder / "Z.npz") if (folder / "Z.npz").is_file() else None
+    return common.assembled(folder, parts, notes, NAMES, Z, encoding)
 
 
-def _read_part(folder: Path, prefix: str, encoding: str) -> Part:
-    Y = read_matrix(folder / f"Y.{prefix}.npz")
-    if (Y.data < 0).any():
-        raise DataError(f"a label has the negative relevance {Y.data.min():g}", folder / f"Y.{prefix}.npz")
-    path = _feature_file(folder, prefix)
-    if path is not None:
-        X = read_matrix(path)
-        if X.shape[0] != Y.shape[0]:
-            raise DataError(f"holds {X.shape[0]} points and Y.{prefix}.npz {Y.shape[0]}", path)
-        return Part(Y, X)
-    path = find(folder, f"X.{prefix}.txt")
-    if path is None:
+def _read_part(folder: Path, prefix: str, encoding: str) -> tuple[Part, list[str]]:
+    y_path, x_path = folder / f"Y.{prefix}.npz", _feature_file(folder, prefix)
+    if x_path is None:
         raise DataError(f"X.{prefix}.npz (here or one folder deeper) or X.{prefix}.txt is missing", folder)
-    texts = read_names(path, encoding)
-    if len(texts) != Y.shape[0]:
-        raise DataError(f"holds {len(texts)} lines and Y.{prefix}.npz {Y.shape[0]} points", path)
-    return Part(Y, texts={"text": texts})
+    Y, merged = _read_counted(y_path)
+    if (Y.data < 0).any():
+        raise DataError(f"a label has the negative relevance {Y.data.min():g}", y_path)
+    notes = merged_notes(y_path, merged, 0)
+    if x_path.suffix != ".npz":
+        return Part(Y, texts={"text": read_names(x_path, Y.shape[0], f"points of {y_path.name}", encoding)}), notes
+    X, merged = _read_counted(x_path)
+    if X.shape[0] != Y.shape[0]:
+        raise DataError(f"holds {X.shape[0]} points and {y_path.name} {Y.shape[0]}", x_path)
+    return Part(Y, X), notes + merged_notes(x_path, 0, merged)
 
 
 def _feature_file(folder: Path, prefix: str) -> Path | None:
+    """Find the features of a part: a matrix here, else one folder deeper, else text."""
     name = f"X.{prefix}.npz"
     if (folder / name).is_file():
         return folder / name
-    deeper = sorted(folder.glob(f"*/{name}"))
+    deeper = sorted(path for path in folder.glob(f"*/{name}") if path.is_file())
     if len(deeper) > 1:
-        places = ", ".join(path.parent.name for path in deeper)
+        places = listed(path.parent.name for path in deeper)
         raise DataError(f"{name} lies in more than one folder: {places}; keep one", folder)
-    return deeper[0] if deeper else None
+    return deeper[0] if deeper else find(folder, f"X.{prefix}.txt")
 
 
 def read_matrix(path: Path) -> csr_array:
     """Read a sparse matrix of finite numbers from a scipy npz file, checked before anything indexes by it."""
-    try:
-        matrix = load_npz(path)
-        if not issparse(matrix):
-            raise ValueError("not a sparse matrix")
-        matrix.check_format(full_check=True) if hasattr(matrix, "check_format") else None
-        matrix = csr_array(matrix)
-    except FileNotFoundError:
-        raise DataError("no such file", path) from None
-    except (ValueError, TypeError, KeyError, IndexError, OSError, EOFError, MemoryError, NotImplementedError) as error:
-        raise DataError(f"not a sparse matrix as scipy saves it: {error}", path) from None
-    except (zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"broken npz file: {error}", path) from None
-    if matrix.dtype.kind not in "biuf" or not np.isfinite(matrix.data).all():
-        raise DataError("holds values that are not finite numbers", path)
-    return matrix
+    return _read_counted(path)[0]
+
+
+def _read_counted(path: Path) -> tuple[csr_array, int]:
+    """Read a matrix; what repeats in a row is added up, and counted."""
+    with opened(path) as stream:
+        try:
+            loaded = load_npz(stream)
+            if hasattr(loaded, "check_format"):
+                loaded.check_format(full_check=True)
+            matrix = csr_array(loaded)
+            stored = loaded.nnz if loaded.format == "coo" else matrix.nnz  # coo is added up by becoming csr
+            del loaded
+        except Exception as error:  # scipy, numpy and zipfile raise nearly anything on a mangled file
+            raise DataError(f"not a sparse matrix as scipy saves it: {reason(error)}", path) from None
+    if matrix.ndim != 2 or min(matrix.shape) < 1 or max(matrix.shape) > LARGEST:
+        raise DataError(f"expected a matrix with 1 to {LARGEST} rows and columns, found shape {matrix.shape}", path)
+    if matrix.dtype.kind not in "biuf":
+        raise DataError(f"holds {matrix.dtype} instead of numbers", path)
+    with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused
+        matrix = matrix.astype(np.float32, copy=False)
+    matrix.sum_duplicates()
+    if not np.isfinite(matrix.data).all():
+        raise DataError("holds values that are not finite float32 numbers", path)
+    return matrix, stored - matrix.nnz
 
 
 def write(dataset: Dataset, folder: Path, suffix: str = "") -> None:

@@ -7,14 +7,17 @@ line), `lbl_X_Xf.txt` (label features) and filter files.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import orjson
 from scipy.sparse import csr_array
 
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import folder as common
-from zipfel.data.formats.files import find
-from zipfel.data.formats.sparse_text import feature_rows, label_rows, read_sparse, write_sparse
+from zipfel.data.formats.files import find, listed, new_file
+from zipfel.data.formats.sparse_text import read_sparse
 from zipfel.errors import DataError
 
 NAMES = common.Names(labels=("labels.txt", "Y.txt"), features=("features.txt", "Xf.txt"))
@@ -25,16 +28,13 @@ _ENDINGS = {"train": ("train",), "test": ("test",), "validation": ("validation",
 
 def part_file(folder: Path, name: str) -> Path | None:
     """Find `train.txt`, or the one `*_train.txt`, plain or gzip."""
-    for ending in _ENDINGS[name]:
-        found = find(folder, f"{ending}.txt")
-        matches = [path for end in ("", ".gz") for path in sorted(folder.glob(f"*_{ending}.txt{end}"))]
-        matches = [path for path in matches if not path.name.startswith("filter_labels_")]
-        if len(matches) + (found is not None) > 1:
-            names = ", ".join(path.name for path in ([found] if found else []) + matches)
-            raise DataError(f"holds more than one {name} file: {names}; remove all but one", folder)
-        if found or matches:
-            return found or matches[0]
-    return None
+    patterns = [f"{start}{end}.txt{gz}" for end in _ENDINGS[name] for start in ("", "*_") for gz in ("", ".gz")]
+    matches = [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]
+    found = [path for path in matches if not path.name.startswith("filter_labels_")]
+    if len(found) > 1:
+        names = listed(path.name for path in found)
+        raise DataError(f"holds more than one {name} file: {names}; remove all but one", folder)
+    return found[0] if found else None
 
 
 def is_here(folder: Path) -> bool:
@@ -51,25 +51,7 @@ def read(folder: Path, encoding: str = "utf-8") -> Dataset:
             part, merged = read_part(path)
             parts[name], filtered = common.with_filter(folder, name, part)
             notes += merged + filtered
-    return with_names(folder, parts, notes, encoding)
-
-
-def with_names(folder: Path, parts: dict[str, Part], notes: list[str], encoding: str) -> Dataset:
-    """Put parts, names, label features and metadata together."""
-    name, propensity = common.read_metadata(folder)
-    train = parts["train"]
-    features, labels = common.required_features(Dataset(train), train).shape[1], train.Y.shape[1]
-    return Dataset(
-        parts["train"],
-        parts.get("test"),
-        parts.get("validation"),
-        name=name,
-        label_names=common.read_names_file(folder, NAMES.labels, labels, "labels", encoding),
-        feature_names=common.read_names_file(folder, NAMES.features, features, "features", encoding),
-        Z=read_label_features(folder),
-        propensity=propensity,
-        notes=tuple(notes),
-    )
+    return common.assembled(folder, parts, notes, NAMES, read_label_features(folder), encoding)
 
 
 def read_label_features(folder: Path) -> csr_array | None:
@@ -106,3 +88,30 @@ def write(dataset: Dataset, folder: Path, suffix: str = "") -> None:
     if dataset.Z is not None:
         write_sparse(feature_rows(dataset.Z), folder / f"{LABEL_FEATURES}{suffix}", dataset.Z.shape)
     common.write_common(dataset, folder, NAMES)
+
+
+def write_sparse(rows: Iterator[bytes], path: Path, header: Sequence[int]) -> None:
+    """Write a header of sizes and the rows."""
+    with new_file(path) as out:
+        out.write(" ".join(map(str, header)).encode() + b"\n")
+        for row in rows:
+            out.write(row + b"\n")
+
+
+def feature_rows(matrix: csr_array) -> Iterator[bytes]:
+    """Yield `f:v f:v` for each row, with the shortest digits that give the same float32 back."""
+    step = 1024
+    for start in range(0, matrix.shape[0], step):
+        part = matrix[start : start + step]
+        values = orjson.dumps(part.data, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].split(b",")
+        pairs = list(map(b"%d:%b".__mod__, zip(part.indices.tolist(), values, strict=False)))
+        bounds = part.indptr.tolist()
+        for first, last in itertools.pairwise(bounds):
+            yield b" ".join(pairs[first:last])
+
+
+def label_rows(matrix: csr_array) -> Iterator[bytes]:
+    """Yield `l,l,l` for each row."""
+    ids, bounds = matrix.indices.tolist(), matrix.indptr.tolist()
+    for first, last in itertools.pairwise(bounds):
+        yield ",".join(map(str, ids[first:last])).encode()

@@ -7,9 +7,9 @@ the numbers are read by orjson, as one JSON list. A block that is in any way unu
 
 from __future__ import annotations
 
-import itertools
+import codecs
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -19,10 +19,12 @@ import orjson
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from zipfel.data.formats.files import Growing, line_blocks, new_file, opened
+from zipfel.data.formats.files import Growing, line_blocks, opened
 from zipfel.errors import DataError
 
 LARGEST = 2**31 - 1  # ids are int32
+_TOO_LARGE = 2.0**128 - 2.0**103  # from here on a number rounds to infinity in float32
+_LONGEST_HEADER = 4000  # bytes; a longer first line is anything but a header
 _SEPARATORS = b"\n ,:"  # the place in this string is the separator's code below
 _NEWLINE, _SPACE, _COMMA, _COLON = range(4)
 _BAD, _LABEL, _FEATURE, _VALUE, _NOTHING = range(5)
@@ -77,21 +79,21 @@ class _Block(NamedTuple):
 def read_sparse(path: Path, names: Sequence[str]) -> SparseFile:
     """Read a file whose header holds the sizes in `names`: points, features, labels, or points and one more."""
     with opened(path) as stream:
-        header = read_header(stream, path, names)
-        return read_rows(stream, path, header)
+        return read_rows(stream, path, read_header(stream, path, names))
 
 
 def read_header(stream: BinaryIO, path: Path, names: Sequence[str]) -> Header:
     """Read the first line, such as `15539 5000 3993`."""
-    line = stream.readline(4096).removeprefix(b"\xef\xbb\xbf")
+    line = stream.readline(_LONGEST_HEADER + 4).removeprefix(codecs.BOM_UTF8)
     numbers = line.split()
     if not numbers:
         raise DataError("empty" if not line else f"line 1 is empty; expected '{' '.join(names)}'", path, 1)
-    if len(numbers) != len(names) or not all(number.isdigit() for number in numbers):
+    if len(numbers) != len(names) or not all(map(bytes.isdigit, numbers)) or len(line) > _LONGEST_HEADER:
         raise DataError(f"expected the header '{' '.join(names)}', found {shown(line)}", path, 1)
-    sizes = [int(number) for number in numbers]
-    if max(sizes) > LARGEST:
-        raise DataError(f"{max(sizes)} in the header is more than {LARGEST}", path, 1)
+    sizes = list(map(int, numbers))
+    for size, name in zip(sizes, names, strict=True):
+        if not 1 <= size <= LARGEST:
+            raise DataError(f"the header says {shown(b'%d' % size)[1:-1]} {name}, outside 1..{LARGEST}", path, 1)
     return Header(sizes[0], sizes[1], sum(sizes[2:]), column=names[1].removesuffix("s"))
 
 
@@ -109,22 +111,19 @@ def read_rows(stream: BinaryIO, path: Path, header: Header, first_line: int = 2,
         for buffer, part in zip((label_counts, labels, feature_counts, features, values), block, strict=True):
             buffer.append(part)
     y_counts, x_counts = label_counts.done(), feature_counts.done()
-    _check_rows(y_counts, x_counts, path, header, first_line)
-    y_ids = labels.done()
-    ones = np.ones(len(y_ids), dtype=np.float32)
-    Y, merged_labels = matrix_of(y_counts[: header.points], y_ids, ones, header.labels)
-    x_counts = x_counts[: header.points]
-    X, merged_features = matrix_of(x_counts, features.done(), values.done(), header.features, zeros)
+    _check_rows(y_counts + x_counts, path, header, first_line)
+    y_counts, x_counts, y_ids = y_counts[: header.points], x_counts[: header.points], labels.done()
+    Y, merged_labels = matrix_of(y_counts, y_ids, np.ones(len(y_ids), np.float32), header.labels)
     Y.data[:] = 1
+    X, merged_features = matrix_of(x_counts, features.done(), values.done(), header.features, zeros)
+    if merged_features and not np.isfinite(X.data).all():
+        line = first_row(X, ~np.isfinite(X.data)) + first_line
+        raise DataError(f"the values of a repeated {header.column} add up to more than float32 can hold", path, line)
     return SparseFile(Y, X, merged_labels, merged_features)
 
 
 def matrix_of(
-    counts: NDArray[np.int64],
-    ids: NDArray[np.int32],
-    values: NDArray[np.float32],
-    columns: int,
-    zeros: bool = False,
+    counts: NDArray[np.int64], ids: NDArray[np.int32], values: NDArray[np.float32], columns: int, zeros: bool = False
 ) -> tuple[csr_array, int]:
     """Make a CSR array of rows with `counts` entries each; what repeats in a row is added up, and counted."""
     indptr = np.concatenate(([0], np.cumsum(counts)))
@@ -139,15 +138,18 @@ def matrix_of(
     return matrix, merged
 
 
-def _check_rows(
-    y_counts: NDArray[np.int64], x_counts: NDArray[np.int64], path: Path, header: Header, first_line: int
-) -> None:
+def first_row(matrix: csr_array, wrong: NDArray[np.bool_]) -> int:
+    """Return the first row of a CSR array that holds an entry of which `wrong` is true."""
+    return int(np.searchsorted(matrix.indptr, np.argmax(wrong), side="right")) - 1
+
+
+def _check_rows(counts: NDArray[np.int64], path: Path, header: Header, first_line: int) -> None:
     """Refuse another number of rows than the header says; blank lines at the end are no rows."""
-    rows, expected = len(y_counts), header.points
+    rows, expected = len(counts), header.points
     if rows < expected:
         problem = f"the file ends after {rows} points; {header.source} {expected}"
         raise DataError(problem, path, rows + first_line - 1)
-    extra = np.flatnonzero(y_counts[expected:] + x_counts[expected:])
+    extra = np.flatnonzero(counts[expected:])
     if len(extra):
         problem = f"a point too many; {header.source} {expected} points"
         raise DataError(problem, path, expected + int(extra[0]) + first_line)
@@ -173,11 +175,9 @@ def _plain(text: bytes) -> bytes:
 
 def _parse_fast(text: bytes) -> _Block | None:
     """Parse a block of regular lines, or return None."""
-    characters = np.frombuffer(text, dtype=np.uint8)
-    if not _ALLOWED[characters].all():
-        return None
-    ends = np.flatnonzero(_CODES[characters] != 255)  # a number ends before each separator
-    after = _CODES[characters[ends]]
+    codes = _CODES[np.frombuffer(text, dtype=np.uint8)]
+    ends = np.flatnonzero(codes != 255)  # a number ends before each separator
+    after = codes[ends]
     before = np.concatenate(([np.uint8(_NEWLINE)], after[:-1]))
     roles = _ROLES[before, after]
     empty = np.diff(ends, prepend=-1) == 1
@@ -189,9 +189,8 @@ def _parse_fast(text: bytes) -> _Block | None:
         text = re.sub(rb"(?m)^(?=[ \n])", b"0", text)
     if (roles == _BAD).any():
         return None
-    try:
-        numbers = np.array(orjson.loads(b"[" + text[:-1].translate(_TO_JSON) + b"]"), dtype=np.float64)
-    except orjson.JSONDecodeError:  # such as 007, +1 or 1.
+    numbers = json_numbers(text[:-1])
+    if numbers is None:
         return None
     rows = np.cumsum(before == _NEWLINE) - 1
     return _Block(
@@ -203,12 +202,24 @@ def _parse_fast(text: bytes) -> _Block | None:
     )
 
 
+def json_numbers(text: bytes) -> NDArray[np.float64] | None:
+    """Read numbers with a separator between each two; None where one is not as JSON has it, such as 007, +1 or 1."""
+    if not _ALLOWED[np.frombuffer(text, dtype=np.uint8)].all():
+        return None
+    try:
+        return np.array(orjson.loads(b"[" + text.translate(_TO_JSON) + b"]"), dtype=np.float64)
+    except orjson.JSONDecodeError:
+        return None
+
+
 def _in_range(block: _Block, header: Header) -> bool:
-    return (
-        _are_ids(block.labels, header.labels)
-        and _are_ids(block.features, header.features)
-        and bool(np.all(np.abs(block.values) <= np.finfo(np.float32).max))
-    )
+    ids = _are_ids(block.labels, header.labels) and _are_ids(block.features, header.features)
+    return ids and fit_float32(block.values)
+
+
+def fit_float32(values: NDArray[np.float64]) -> bool:
+    """Tell whether all values are finite numbers, also as float32."""
+    return bool(np.all(np.abs(values) < _TOO_LARGE))
 
 
 def _are_ids(numbers: NDArray[np.float64], size: int) -> bool:
@@ -244,7 +255,7 @@ def parse_line(line: bytes, header: Header) -> tuple[list[int], list[tuple[int, 
     words = line.split()
     labels: list[int] = []
     if words and header.labels and b":" not in words[0] and not line[:1].isspace():
-        labels = [_id(word, "label", header.labels, header) for word in words.pop(0).split(b",")]
+        labels = [parse_id(word, "label", header.labels, header.source) for word in words.pop(0).split(b",")]
     return labels, [_pair(word, header) for word in words]
 
 
@@ -252,23 +263,24 @@ def _pair(word: bytes, header: Header) -> tuple[int, float]:
     column, colon, value = word.partition(b":")
     if not colon or not column or not value:
         raise ValueError(f"expected {header.column}:value, found {shown(word)}")
-    return _id(column, header.column, header.features, header), parse_value(value)
+    return parse_id(column, header.column, header.features, header.source), parse_value(value)
 
 
 def parse_value(word: bytes) -> float:
     """Parse a finite number that float32 can hold. Raises ValueError with what is wrong."""
     value = _number(word, "a number")
-    if not abs(value) <= np.finfo(np.float32).max:  # also NaN
+    if not abs(value) < _TOO_LARGE:  # also NaN
         raise ValueError(f"value {shown(word)} is not a finite float32 number")
     return value
 
 
-def _id(word: bytes, kind: str, size: int, header: Header) -> int:
+def parse_id(word: bytes, kind: str, size: int, source: str) -> int:
+    """Parse an id below `size`, which comes from `source`. Raises ValueError with what is wrong."""
     number = _number(word, f"a {kind} id")
     if not number.is_integer():
         raise ValueError(f"expected a {kind} id, found {shown(word)}")
     if not 0 <= number < size:
-        bounds = f"outside 0..{size - 1} ({header.source} {size} {kind}s)"
+        bounds = f"outside 0..{size - 1} ({source} {size} {kind}s)"
         raise ValueError(f"{kind} id {shown(word)[1:-1]} is {bounds}")
     return int(number)
 
@@ -284,30 +296,3 @@ def shown(text: bytes, most: int = 40) -> str:
     """Return bytes as they are shown in a message: decoded, without line end, not too long."""
     line = text.rstrip(b"\r\n").decode("utf-8", "replace")
     return repr(line if len(line) <= most else line[: most - 1] + "…")
-
-
-def write_sparse(rows: Iterator[bytes], path: Path, header: Sequence[int]) -> None:
-    """Write a header of sizes and the rows."""
-    with new_file(path) as out:
-        out.write(" ".join(map(str, header)).encode() + b"\n")
-        for row in rows:
-            out.write(row + b"\n")
-
-
-def feature_rows(matrix: csr_array) -> Iterator[bytes]:
-    """Yield `f:v f:v` for each row, with the shortest digits that give the same float32 back."""
-    step = 1024
-    for start in range(0, matrix.shape[0], step):
-        part = matrix[start : start + step]
-        values = orjson.dumps(part.data, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].split(b",")
-        pairs = list(map(b"%d:%b".__mod__, zip(part.indices.tolist(), values, strict=False)))
-        bounds = part.indptr.tolist()
-        for first, last in itertools.pairwise(bounds):
-            yield b" ".join(pairs[first:last])
-
-
-def label_rows(matrix: csr_array) -> Iterator[bytes]:
-    """Yield `l,l,l` for each row."""
-    ids, bounds = matrix.indices.tolist(), matrix.indptr.tolist()
-    for first, last in itertools.pairwise(bounds):
-        yield ",".join(map(str, ids[first:last])).encode()

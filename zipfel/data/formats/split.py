@@ -6,28 +6,36 @@ or `trn_X_Xf.npy`. Names stand in `Y.txt` and `Xf.txt`, pairs to ignore in `filt
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import folder as common
-from zipfel.data.formats import repository
-from zipfel.data.formats.files import Growing, find, line_blocks, opened, require
+from zipfel.data.formats.files import BLOCK, Growing, find, line_blocks, opened, reason, require
+from zipfel.data.formats.repository import (
+    LABEL_FEATURES,
+    feature_rows,
+    merged_notes,
+    read_label_features,
+    write_sparse,
+)
 from zipfel.data.formats.sparse_text import (
     Header,
-    feature_rows,
+    first_row,
+    fit_float32,
+    json_numbers,
     matrix_of,
     parse_value,
     read_header,
     read_rows,
     read_sparse,
     shown,
-    write_sparse,
 )
 from zipfel.errors import DataError
 
@@ -44,72 +52,92 @@ def read(folder: Path, encoding: str = "utf-8") -> Dataset:
     """Read a folder."""
     parts, notes = {}, []
     for name, prefix in PREFIXES.items():
-        if name == "train" or find(folder, f"{prefix}_X_Y.txt") is not None:
+        if find(folder, f"{prefix}_X_Y.txt") is not None or _feature_file(folder, prefix) is not None:
             part, merged = read_part(folder, prefix)
             parts[name], filtered = common.with_filter(folder, name, part)
             notes += merged + filtered
-    return repository.with_names(folder, parts, notes, encoding)
+    return common.assembled(folder, parts, notes, NAMES, read_label_features(folder), encoding)
+
+
+def _feature_file(folder: Path, prefix: str) -> Path | None:
+    return find(folder, f"{prefix}_X_Xf.txt", f"{prefix}_X_Xf.npy")
 
 
 def read_part(folder: Path, prefix: str) -> tuple[Part, list[str]]:
     """Read features and labels of one part, with notes on what was merged."""
-    x_path = find(folder, f"{prefix}_X_Xf.txt", f"{prefix}_X_Xf.npy")
+    x_path, y_path = _feature_file(folder, prefix), require(folder, f"{prefix}_X_Y.txt")
     if x_path is None:
         raise DataError(f"{prefix}_X_Xf.txt (or .npy) is missing", folder)
-    y_path = require(folder, f"{prefix}_X_Y.txt")
     X, repeated = read_features(x_path)
     labels = read_sparse(y_path, ("points", "labels"))
-    if (labels.features.data < 0).any():
-        row = int(np.searchsorted(labels.features.indptr, np.argmin(labels.features.data), side="right")) - 1
-        raise DataError(f"a label has the negative relevance {labels.features.data.min():g}", y_path, row + 2)
-    if X.shape[0] != labels.features.shape[0]:
-        raise DataError(f"holds {labels.features.shape[0]} points and {x_path.name} {X.shape[0]}", y_path)
-    notes = repository.merged_notes(y_path, labels.merged_features, 0)
-    return Part(labels.features, X), notes + repository.merged_notes(x_path, 0, repeated)
+    Y = labels.features
+    if (Y.data < 0).any():
+        problem = f"a label has the negative relevance {Y.data[Y.data < 0][0]:g}"
+        raise DataError(problem, y_path, first_row(Y, Y.data < 0) + 2)
+    if X.shape[0] != Y.shape[0]:
+        raise DataError(f"holds {Y.shape[0]} points and {x_path.name} {X.shape[0]}", y_path, 1)
+    notes = merged_notes(y_path, labels.merged_features, 0)
+    return Part(Y, X), notes + merged_notes(x_path, 0, repeated)
 
 
 def read_features(path: Path) -> tuple[csr_array, int]:
     """Read a feature file, sparse or dense, and tell how many features were repeated in a row."""
     if ".npy" in path.suffixes:
-        return _read_npy(path), 0
+        return _sparse(_npy_blocks(path)), 0
     with opened(path) as stream:
         header = read_header(stream, path, ("points", "features"))
-        beginning = stream.peek(4096)  # type: ignore[attr-defined]
+        start = stream.tell()
+        beginning = stream.read(4096)
+        stream.seek(start)
         if b":" in beginning or not beginning.strip():
             content = read_rows(stream, path, header)
             return content.features, content.merged_features
-        return _read_dense(stream, path, header), 0
+        return _sparse(_text_blocks(stream, path, header)), 0
 
 
-def _read_dense(stream: BinaryIO, path: Path, header: Header) -> csr_array:
-    """Read rows of plain numbers, as many in each as the header says."""
+def _sparse(blocks: Iterator[NDArray[np.float32]]) -> csr_array:
+    """Make one CSR array of blocks of dense rows, block by block, so that the dense matrix need not fit."""
     counts, ids, values = Growing(np.int64), Growing(np.int32), Growing(np.float32)
-    points = 0
-    for text in line_blocks(stream):
-        block = csr_array(_dense_block(text, path, header.features, first_line=points + 2))
-        points += block.shape[0]
+    columns = 0
+    for dense in blocks:
+        block, columns = csr_array(dense), dense.shape[1]
         for buffer, part in ((counts, np.diff(block.indptr)), (ids, block.indices), (values, block.data)):
             buffer.append(part)
-    if points != header.points:
-        raise DataError(f"holds {points} points; the header says {header.points}", path)
-    return matrix_of(counts.done(), ids.done(), values.done(), header.features)[0]
+    return matrix_of(counts.done(), ids.done(), values.done(), columns)[0]
 
 
-def _dense_block(text: bytes, path: Path, features: int, first_line: int) -> NDArray[np.float32]:
-    """Parse lines of numbers, [lines, features]; those that are not JSON's numbers go through `parse_value`."""
-    lines = [line.replace(b",", b" ").split() for line in text.split(b"\n")[:-1]]
+def _text_blocks(stream: BinaryIO, path: Path, header: Header) -> Iterator[NDArray[np.float32]]:
+    """Yield rows of plain numbers, as many as the header says."""
+    line = 2
+    for text in line_blocks(stream):
+        lines = [row.replace(b",", b" ").split() for row in text.split(b"\n")[:-1]]
+        _check_widths(lines, path, header, line)
+        rows = lines[: max(0, header.points + 2 - line)]
+        if rows:
+            yield _dense_block(rows, path, line)
+        line += len(lines)
+    if line < header.points + 2:
+        problem = f"the file ends after {line - 2} points; the header says {header.points}"
+        raise DataError(problem, path, line - 1)
+
+
+def _check_widths(lines: list[list[bytes]], path: Path, header: Header, first_line: int) -> None:
+    """Refuse rows of another width, and more rows, than the header says; blank lines at the end are no rows."""
     for number, words in enumerate(lines, start=first_line):
-        if len(words) != features:
+        if number > header.points + 1:
+            if words:
+                raise DataError(f"a point too many; the header says {header.points} points", path, number)
+        elif len(words) != header.features:
             found = shown(b" ".join(words))
-            raise DataError(f"expected {features} numbers, found {len(words)} in {found}", path, number)
-    try:
-        rows = orjson.loads(b"[" + b",".join(b",".join(words) for words in lines) + b"]")
-        block = np.array(rows, dtype=np.float64)
-        if not (np.abs(block) <= np.finfo(np.float32).max).all():
-            raise ValueError("too large")
-    except (ValueError, TypeError):
-        block = np.array([_parse_dense_line(w, path, n) for n, w in enumerate(lines, start=first_line)])
-    return block.reshape(len(lines), features).astype(np.float32)
+            raise DataError(f"expected {header.features} numbers, found {len(words)} in {found}", path, number)
+
+
+def _dense_block(rows: list[list[bytes]], path: Path, first_line: int) -> NDArray[np.float32]:
+    """Parse rows of numbers, [rows, features]; those that are not JSON's numbers go through `parse_value`."""
+    numbers = json_numbers(b" ".join(b" ".join(words) for words in rows))
+    if numbers is None or not fit_float32(numbers):
+        numbers = np.array([_parse_dense_line(words, path, n) for n, words in enumerate(rows, start=first_line)])
+    return numbers.reshape(len(rows), -1).astype(np.float32)
 
 
 def _parse_dense_line(words: list[bytes], path: Path, number: int) -> list[float]:
@@ -119,17 +147,24 @@ def _parse_dense_line(words: list[bytes], path: Path, number: int) -> list[float
         raise DataError(str(error), path, number) from None
 
 
-def _read_npy(path: Path) -> csr_array:
-    try:
-        with opened(path) as stream:
-            array = np.load(stream, allow_pickle=False)
-    except (ValueError, EOFError, MemoryError) as error:
-        raise DataError(f"not a numpy array: {error}", path) from None
-    if array.ndim != 2 or array.dtype.kind not in "biuf":
+def _npy_blocks(path: Path) -> Iterator[NDArray[np.float32]]:
+    """Yield the rows of a dense numpy file, some at a time."""
+    with opened(path) as stream:
+        content = io.BytesIO(stream.read())  # from a gzip stream numpy would read what is packed
+        try:
+            array = np.lib.format.read_array(content, allow_pickle=False)
+        except Exception as error:  # a mangled header makes numpy raise nearly anything
+            raise DataError(f"not a numpy array: {reason(error)}", path) from None
+    del content
+    if array.ndim != 2 or array.dtype.kind not in "biuf" or not array.size:
         raise DataError(f"expected a matrix of numbers, found shape {array.shape} of {array.dtype}", path)
-    if not np.isfinite(array).all():
-        raise DataError(f"row {int(np.argwhere(~np.isfinite(array))[0][0])} holds a value that is not finite", path)
-    return csr_array(array.astype(np.float32))
+    step = max(1, BLOCK // array.shape[1])
+    for start in range(0, len(array), step):
+        rows = array[start : start + step].astype(np.float64)
+        if not fit_float32(rows):
+            row = next(row for row, values in enumerate(rows, start) if not fit_float32(values))
+            raise DataError(f"row {row} holds a value that is not a finite float32 number", path)
+        yield rows.astype(np.float32)
 
 
 def write(dataset: Dataset, folder: Path, suffix: str = "") -> None:
@@ -139,5 +174,5 @@ def write(dataset: Dataset, folder: Path, suffix: str = "") -> None:
         write_sparse(feature_rows(X), Path(f"{stem}_X_Xf.txt{suffix}"), X.shape)
         write_sparse(feature_rows(part.Y), Path(f"{stem}_X_Y.txt{suffix}"), part.Y.shape)
     if dataset.Z is not None:
-        write_sparse(feature_rows(dataset.Z), folder / f"{repository.LABEL_FEATURES}{suffix}", dataset.Z.shape)
+        write_sparse(feature_rows(dataset.Z), folder / f"{LABEL_FEATURES}{suffix}", dataset.Z.shape)
     common.write_common(dataset, folder, NAMES)

@@ -7,6 +7,8 @@ name in the first column, its text in the others). A single table is read as tra
 from __future__ import annotations
 
 import ast
+import math
+import warnings
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,12 +21,12 @@ import orjson
 from numpy.typing import NDArray
 
 from zipfel.config import setting
-from zipfel.data.dataset import Dataset, Part
+from zipfel.data.dataset import Dataset, Part, Texts
 from zipfel.data.formats import folder as common
-from zipfel.data.formats.files import find
+from zipfel.data.formats.files import find, listed
 from zipfel.data.formats.sparse_text import matrix_of
-from zipfel.data.formats.table_files import ENDINGS, Table, open_table, write_table
-from zipfel.errors import DataError
+from zipfel.data.formats.table_files import ENDINGS, Table, is_frame, open_frame, open_table, write_table
+from zipfel.errors import ConfigError, DataError
 
 PARTS = {"train": ("train",), "test": ("test",), "validation": ("validation", "val", "dev")}
 TEXT_COLUMNS = ("title", "text", "content", "body", "abstract", "description")
@@ -42,11 +44,13 @@ class TableSettings:
     encoding: str = setting("utf-8", "encoding of CSV, TSV and text files, such as cp1252")
 
     def __post_init__(self) -> None:
-        """Take one text column as well as several."""
-        if isinstance(self.text, str):
-            object.__setattr__(self, "text", (self.text,))
-        if self.label_texts is not None:
+        """Take one text column as well as several, and a data frame of label texts as well as a file."""
+        text = (self.text,) if isinstance(self.text, str) else tuple(dict.fromkeys(self.text))
+        object.__setattr__(self, "text", text)
+        if self.label_texts is not None and not is_frame(self.label_texts):
             object.__setattr__(self, "label_texts", Path(self.label_texts))
+        if self.sep == "":
+            raise ConfigError("sep, what separates labels in a cell, must not be empty")
 
 
 @dataclass
@@ -73,28 +77,32 @@ class _Column:
     ids: array[int] = field(default_factory=lambda: array("i"))
 
 
-def is_here(folder: Path) -> bool:
-    """Tell whether the folder holds a train table."""
-    return part_file(folder, "train") is not None
+def part_file(folder: Path, name: str, ending: str) -> Path | None:
+    """Find the table of a part, such as `train.csv`: one with the ending of train, else with any other."""
+    stems = PARTS.get(name, (name,))
+    same = find(folder, *(stem + ending for stem in stems))
+    return same or find(folder, *(stem + other for stem in stems for other in ENDINGS))
 
 
-def part_file(folder: Path, name: str) -> Path | None:
-    """Find the table of a part, such as `train.csv`."""
-    return find(folder, *(stem + ending for stem in PARTS.get(name, (name,)) for ending in ENDINGS))
-
-
-def read(folder: Path, settings: TableSettings) -> Dataset:
-    """Read a folder of tables."""
-    paths = {name: path for name in PARTS if (path := part_file(folder, name)) is not None}
+def read(ending: str, folder: Path, settings: TableSettings) -> Dataset:
+    """Read a folder of tables, of which train has the given ending."""
+    metadata = common.read_metadata(folder)
+    settings = replace(settings, text=settings.text or metadata.text)
     if settings.label_texts is None:
-        settings = replace(settings, label_texts=part_file(folder, "labels"))
+        settings = replace(settings, label_texts=part_file(folder, "labels", ending))
+    paths = {name: path for name in PARTS if (path := part_file(folder, name, ending)) is not None}
     dataset = read_tables({n: open_table(p, settings.encoding) for n, p in paths.items()}, settings)
     notes, parts = list(dataset.notes), {}
     for name, part in dataset.parts.items():
         parts[name], filtered = common.with_filter(folder, name, part)
         notes += filtered
-    title, propensity = common.read_metadata(folder)
-    return replace(dataset, **parts, name=title, propensity=propensity, notes=tuple(notes))  # type: ignore[arg-type]
+    return replace(
+        dataset,
+        name=metadata.name,
+        propensity=metadata.propensity,
+        notes=tuple(notes),
+        **parts,  # type: ignore[arg-type]
+    )
 
 
 def read_tables(tables: dict[str, Table], settings: TableSettings) -> Dataset:
@@ -103,49 +111,48 @@ def read_tables(tables: dict[str, Table], settings: TableSettings) -> Dataset:
     text, label_column = _chosen_columns(tables["train"], settings)
     for name, table in tables.items():
         columns[name], repeated = _gather(table, text, label_column, settings.sep, labels)
-        notes += [f"{table.path}: {repeated} labels repeated in a row, merged"] if repeated else []
-    given: list[str] = []
-    label_texts: dict[str, list[str]] | None = None
-    if settings.label_texts is not None:
-        given, label_texts = read_label_texts(settings.label_texts, settings.encoding)
+        notes += [f"{_file_name(table)}: {repeated} labels repeated in a row, merged"] if repeated else []
+    given, label_texts = read_label_texts(settings)
     names, final = labels.order(given)
     if not names:
-        raise DataError(f"column {label_column!r} holds no label at all", tables["train"].path)
-    if label_texts is not None:
-        missing = len(names) - len(given)
-        notes += [f"{missing} labels have no text in {settings.label_texts}"] if missing else []
-        label_texts = {name: column + [""] * missing for name, column in label_texts.items()}
-    parts = {name: _part(column, final, len(names)) for name, column in columns.items()}
-    title = Path(str(tables["train"].path)).name.partition(".")[0]
+        raise tables["train"].error(f"column {label_column!r} holds no label at all")
+    missing = len(names) - len(given)
+    if label_texts and missing:
+        notes += [f"{missing} labels have no text in the table of labels"]
     notes += _suspicion(names, settings.sep)
+    parts = {name: _part(column, final, len(names)) for name, column in columns.items()}
     return Dataset(
         parts["train"],
         parts.get("test"),
         parts.get("validation"),
-        name=title,
+        name=_file_name(tables["train"]).partition(".")[0],
         label_names=names,
-        label_texts=label_texts or None,
+        label_texts={name: column + [""] * missing for name, column in label_texts.items()} or None,
         notes=tuple(notes),
     )
+
+
+def _file_name(table: Table) -> str:
+    return Path(table.path).name
 
 
 def _suspicion(names: list[str], sep: str | None) -> list[str]:
     """Tell where cells look like several labels and no separator was named."""
     for mark in ";|," if sep is None else "":
         if sum(mark in name for name in names) > len(names) / 2:
-            return [f"most labels hold {mark!r}, as in {names[0]!r}; name it as separator to split them (--sep)"]
+            return [f"most labels hold {mark!r}, as in {names[0]!r:.60}; name it as separator to split them (--sep)"]
     return []
 
 
 def _chosen_columns(table: Table, settings: TableSettings) -> tuple[tuple[str, ...], str]:
     """Return the text columns and the label column: those that were named, else those with the usual names."""
     label = settings.labels or next((name for name in LABEL_COLUMNS if name in table.columns), None)
-    found = ", ".join(table.columns)
+    found = listed(table.columns)
     if label is None:
-        raise DataError(f"name the label column with --labels (found: {found})", table.path)
+        raise table.error(f"name the label column with --labels (found: {found})")
     text = settings.text or tuple(name for name in TEXT_COLUMNS if name in table.columns)
     if not text:
-        raise DataError(f"name the text columns with --text (found: {found})", table.path)
+        raise table.error(f"name the text columns with --text (found: {found})")
     table.check((*text, label))
     return text, label
 
@@ -158,19 +165,19 @@ def _gather(
     column, repeated = _Column({name: [] for name in text}), 0
     for number, (cell, *values) in table.rows([label_column, *text, *uid]):
         try:
-            names = label_names(cell, sep)
-            for name, value in zip(text, values, strict=False):
-                column.texts[name].append(cell_text(value))
+            names, words = label_names(cell, sep), [cell_text(value) for value in values]
         except ValueError as error:
             raise table.error(str(error), number) from None
-        if uid and column.uids.setdefault(cell_text(values[-1]), number) != number:
-            raise table.error(f"uid {values[-1]!r} stands there twice", number)
+        if uid and (first := column.uids.setdefault(words[-1], number)) != number:
+            raise table.error(f"uid {words[-1]!r:.60} stands in {table.place} {first} already", number)
+        for name, word in zip(text, words, strict=False):
+            column.texts[name].append(word)
         unique = dict.fromkeys(names)
         repeated += len(names) - len(unique)
         column.counts.append(len(unique))
         column.ids.extend(labels.ids.setdefault(name, len(labels.ids)) for name in unique)
     if not column.counts:
-        raise DataError("holds no rows", table.path)
+        raise table.error("holds no rows")
     return column, repeated
 
 
@@ -203,7 +210,8 @@ def _written_list(cell: str) -> list[Any] | str:
     except orjson.JSONDecodeError:
         pass
     try:
-        value = ast.literal_eval(cell)
+        with warnings.catch_warnings(action="ignore"):  # Python warns of \d in a text
+            value = ast.literal_eval(cell)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return cell
     return value if isinstance(value, list) else cell
@@ -211,23 +219,35 @@ def _written_list(cell: str) -> list[Any] | str:
 
 def cell_text(value: Any) -> str:
     """Return a cell as text: nothing for what is missing, whole numbers without a point."""
-    if value is None or value != value or type(value).__name__ == "NAType":  # None, NaN, pandas.NA
-        return ""
     if isinstance(value, str):
         return value
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    if isinstance(value, bool | int | float | np.generic):
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):  # as pandas has them
+        return ""
+    if isinstance(value, float | np.floating):
+        return _float_text(float(value))
+    if isinstance(value, bool | int | np.generic):
         return str(value)
     raise ValueError(f"expected text, found {type(value).__name__} {str(value)[:40]!r}")
 
 
-def read_label_texts(path: Path, encoding: str) -> tuple[list[str], dict[str, list[str]]]:
-    """Read a table of labels: names from the first column, texts from the others."""
-    table = open_table(path, encoding)
-    fields = table.columns[1:]
+def _float_text(value: float) -> str:
+    if math.isnan(value):
+        return ""
+    if not value.is_integer():
+        return str(value)
+    if abs(value) >= 2**53:  # JSON numbers of 20 digits and more arrive here, and two of them may be one float
+        raise ValueError(f"the number {value:g} is too large to be a name; write it as text")
+    return str(int(value))
+
+
+def read_label_texts(settings: TableSettings) -> tuple[list[str], dict[str, list[str]]]:
+    """Read the table of labels, where there is one: names from the first column, texts from the others."""
+    source = settings.label_texts
+    if source is None:
+        return [], {}
+    table = open_frame(source) if is_frame(source) else open_table(source, settings.encoding)
     names: dict[str, int] = {}
-    texts: dict[str, list[str]] = {name: [] for name in fields}
+    rows: list[list[str]] = []
     for number, values in table.rows(table.columns):
         try:
             name, *others = map(cell_text, values)
@@ -236,22 +256,38 @@ def read_label_texts(path: Path, encoding: str) -> tuple[list[str], dict[str, li
         if not name.strip():
             raise table.error("a label without a name", number)
         if names.setdefault(name.strip(), number) != number:
-            raise table.error(f"label {name!r} stands there twice", number)
-        for field_name, text in zip(fields, others, strict=True):
-            texts[field_name].append(text)
-    return list(names), texts
+            raise table.error(f"label {name!r:.60} stands there twice", number)
+        rows.append(others)
+    return list(names), {field: [row[i] for row in rows] for i, field in enumerate(table.columns[1:])}
 
 
 def write(dataset: Dataset, folder: Path, ending: str) -> None:
     """Write a folder of tables with a file `train`, ..., and `labels`; a label cell is a list (as JSON in CSV)."""
     common.required_texts(dataset)
     names = list(dataset.label_names or map(str, range(dataset.sizes.labels)))
-    if len(set(names)) < len(names):
-        raise DataError(f"{len(names) - len(set(names))} label names are not unique, so a table cannot hold them")
-    write_table({"label": names, **dict(dataset.label_texts or {})}, folder / f"labels{ending}")
+    _check_names(names)
+    _write_labels(names, dataset.label_texts or {}, folder / f"labels{ending}")
     for name, part in dataset.parts.items():
+        texts, uids = dict(part.texts or {}), {} if part.uids is None else {"uid": list(part.uids)}
+        common.require_unique(uids.get("uid", []), f"{name}: uid")
+        if {"uid", "labels"} & set(texts):
+            raise DataError("texts called 'uid' or 'labels' cannot stand in a table beside its own such columns")
         bounds = part.Y.indptr.tolist()
         cells = [[names[i] for i in part.Y.indices[a:b].tolist()] for a, b in pairwise(bounds)]
-        uids = {} if part.uids is None else {"uid": list(part.uids)}
-        write_table({**uids, **dict(part.texts or {}), "labels": cells}, folder / f"{name}{ending}")
-    common.write_common(dataset, folder)
+        write_table({**uids, **texts, "labels": cells}, folder / f"{name}{ending}")
+    common.write_common(dataset, folder, text=list(dataset.train.texts or {}))
+
+
+def _check_names(names: list[str]) -> None:
+    """Refuse names that would not come back: cells are stripped, and an empty one is no label."""
+    common.require_unique(names, "label name")
+    for name in names:
+        if not name or name != name.strip():
+            raise DataError(f"label name {name!r:.60} is empty or has blanks at its ends, which a table does not keep")
+
+
+def _write_labels(names: list[str], texts: Texts, path: Path) -> None:
+    key = "label"
+    while key in texts:
+        key += "_"
+    write_table({key: names, **texts}, path)

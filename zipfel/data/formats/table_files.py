@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import io
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from zipfel.data.formats.files import new_file, text_lines
+from zipfel.data.formats.files import json_line, listed, new_file, reason, text_lines
 from zipfel.data.formats.lf import objects
-from zipfel.errors import DataError, MissingDependencyError, did_you_mean
+from zipfel.errors import DataError, MissingDependencyError
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
 _LONGEST_CELL = 2**31 - 1  # the csv module's own limit of 131,072 characters is less than many a text
@@ -29,18 +30,30 @@ class Table:
     rows: Callable[[Sequence[str]], Iterator[tuple[int, Sequence[Any]]]]
     by_line: bool = True
 
-    def error(self, problem: str, number: int) -> DataError:
-        """Return an error that names the line, or the row."""
+    def __post_init__(self) -> None:
+        """Refuse two columns of one name."""
+        for name, count in Counter(self.columns).most_common(1):
+            if count > 1:
+                raise self.error(f"{count} columns are called {name!r:.60}")
+
+    @property
+    def place(self) -> str:
+        """What the numbers of rows count."""
+        return "line" if self.by_line else "row"
+
+    def error(self, problem: str, number: int | None = None) -> DataError:
+        """Return an error that names the line or the row; without either it is about the columns, on line 1."""
         if self.by_line:
-            return DataError(problem, self.path, number)
-        return DataError(f"row {number}: {problem}", self.path)
+            return DataError(problem, self.path, 1 if number is None else number)
+        return DataError(problem if number is None else f"row {number}: {problem}", self.path)
 
     def check(self, columns: Iterable[str]) -> None:
         """Refuse columns that the table does not have."""
         for name in columns:
             if name not in self.columns:
-                found = ", ".join(self.columns)
-                raise DataError(f"no column {name!r}{did_you_mean(name, self.columns)} (found: {found})", self.path)
+                nearest = difflib.get_close_matches(name, self.columns, n=1)
+                hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+                raise self.error(f"no column {name!r:.60}{hint} (found: {listed(self.columns)})")
 
 
 def open_table(path: Path, encoding: str = "utf-8") -> Table:
@@ -56,20 +69,18 @@ def open_table(path: Path, encoding: str = "utf-8") -> Table:
 
 
 def _open_csv(path: Path, encoding: str) -> Table:
+    csv.field_size_limit(_LONGEST_CELL)
     delimiter = _delimiter(path, encoding)
     header = next(_csv_rows(path, encoding, delimiter), None)
     if header is None:
-        raise DataError("empty: expected a line with the names of the columns", path)
+        raise DataError("empty: expected a line with the names of the columns", path, 1)
     columns = [name.strip() for name in header[1]]
-    doubled = next((name for name in columns if columns.count(name) > 1), None)
-    if doubled is not None:
-        raise DataError(f"two columns are called {doubled!r}", path, 1)
     return Table(path, columns, partial(_csv_values, path, encoding, delimiter, columns))
 
 
 def _delimiter(path: Path, encoding: str) -> str:
     """Return what separates cells: a tab in .tsv, else whatever splits the first line into the most columns."""
-    if ".tsv" in path.suffixes:
+    if ".tsv" in path.name.lower():
         return "\t"
     lines = text_lines(path, encoding)
     first = next(lines, "")
@@ -78,7 +89,6 @@ def _delimiter(path: Path, encoding: str) -> str:
 
 
 def _csv_rows(path: Path, encoding: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(_LONGEST_CELL)
     reader = csv.reader(text_lines(path, encoding), delimiter=delimiter, strict=True)
     first = 1
     try:
@@ -87,7 +97,7 @@ def _csv_rows(path: Path, encoding: str, delimiter: str) -> Iterator[tuple[int, 
                 yield first, row
             first = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"broken CSV: {error} (the row starts here)", path, first) from None
+        raise DataError(f"broken CSV: {reason(error)} (the row starts here)", path, first) from None
 
 
 def _csv_values(
@@ -105,7 +115,7 @@ def _csv_values(
 def _open_jsonl(path: Path) -> Table:
     first = next(objects(path), None)
     if first is None:
-        raise DataError("empty: expected one JSON object a line", path)
+        raise DataError("empty: expected one JSON object a line", path, 1)
     return Table(path, list(first[1]), partial(_jsonl_values, path))
 
 
@@ -113,47 +123,53 @@ def _jsonl_values(path: Path, wanted: Sequence[str]) -> Iterator[tuple[int, Sequ
     for number, item in objects(path):
         for name in wanted:
             if name not in item:
-                raise DataError(f"no {name!r} here{did_you_mean(name, item)}", path, number)
+                raise DataError(f"no {name!r:.60} here (found: {listed(item)})", path, number)
         yield number, [item[name] for name in wanted]
 
 
 def _open_parquet(path: Path) -> Table:
     try:
-        import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise MissingDependencyError("pyarrow", "reading Parquet", "tables") from None
 
     def rows(wanted: Sequence[str]) -> Iterator[tuple[int, Sequence[Any]]]:
         number = 0
-        try:
-            for batch in pyarrow.parquet.ParquetFile(path).iter_batches(8192, columns=list(wanted)):
+        with _parquet_errors(path), pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(8192, columns=list(dict.fromkeys(wanted))):
                 columns = [batch.column(name).to_pylist() for name in wanted]
                 for values in zip(*columns, strict=True):
                     yield number, values
                     number += 1
-        except (pyarrow.ArrowException, OSError) as error:
-            raise DataError(f"broken Parquet file: {str(error).splitlines()[0]}", path) from None
+            if number != file.metadata.num_rows:
+                raise ValueError(f"{number} rows of {file.metadata.num_rows}")
 
+    with _parquet_errors(path), pyarrow.parquet.ParquetFile(path) as file:
+        names = list(file.schema_arrow.names)
+    return Table(path, names, rows, by_line=False)
+
+
+@contextmanager
+def _parquet_errors(path: Path) -> Iterator[None]:
     try:
-        columns = list(pyarrow.parquet.ParquetFile(path).schema_arrow.names)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"not a Parquet file: {str(error).splitlines()[0]}", path) from None
-    return Table(path, columns, rows, by_line=False)
+        yield
+    except Exception as error:  # pyarrow raises nearly anything on a mangled file
+        raise DataError(f"not a Parquet file, or a broken one: {reason(error)}", path) from None
 
 
 def is_frame(source: object) -> bool:
     """Tell a data frame (pandas, polars) by what it can do."""
-    return hasattr(source, "columns") and hasattr(source, "__getitem__")
+    return hasattr(source, "to_dict") and hasattr(source, "columns")
 
 
 def open_frame(frame: Any) -> Table:
     """Open a data frame as a table."""
+    keys = {str(key): key for key in frame.columns}  # pandas also has columns called 0, 1, ...
 
     def rows(wanted: Sequence[str]) -> Iterator[tuple[int, Sequence[Any]]]:
-        return enumerate(zip(*(frame[name].to_list() for name in wanted), strict=True))
+        return enumerate(zip(*(frame[keys[name]].to_list() for name in wanted), strict=True))
 
-    return Table("data frame", [str(name) for name in frame.columns], rows, by_line=False)
+    return Table("data frame", [str(key) for key in frame.columns], rows, by_line=False)
 
 
 def write_table(columns: Mapping[str, Sequence[Any]], path: Path) -> None:
@@ -164,17 +180,18 @@ def write_table(columns: Mapping[str, Sequence[Any]], path: Path) -> None:
             _write_parquet(columns, out)
         elif name.endswith(".jsonl"):
             for values in zip(*columns.values(), strict=True):
-                out.write(orjson.dumps(dict(zip(columns, values, strict=True))) + b"\n")
+                out.write(json_line(dict(zip(columns, values, strict=True))))
         else:
             text = io.TextIOWrapper(out, encoding="utf-8", newline="", write_through=True)
-            writer = csv.writer(text, delimiter="\t" if name.endswith(".tsv") else ",", lineterminator="\n")
+            # Lines end in \r\n, the module's default, because it quotes only the line breaks that it ends lines with.
+            writer = csv.writer(text, delimiter="\t" if name.endswith(".tsv") else ",")
             writer.writerow(columns)
             writer.writerows(map(_csv_cells, zip(*columns.values(), strict=True)))
             text.detach()
 
 
 def _csv_cells(values: Iterable[Any]) -> list[str]:
-    return [value if isinstance(value, str) else orjson.dumps(value).decode() for value in values]
+    return [value if isinstance(value, str) else json_line(value).decode().rstrip("\n") for value in values]
 
 
 def _write_parquet(columns: Mapping[str, Sequence[Any]], out: Any) -> None:
