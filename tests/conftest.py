@@ -5,6 +5,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("zipfel", deadline=None, derandomize=True)  # a busy machine is no reason to fail
+settings.load_profile("zipfel")
 
 
 class Outcome(NamedTuple):

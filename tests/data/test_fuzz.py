@@ -31,7 +31,7 @@ from zipfel.evaluate import read_predictions
 
 TRIES = int(os.environ.get("ZIPFEL_FUZZ", "0"))
 SOME = settings(
-    max_examples=TRIES or 150,
+    max_examples=TRIES or 200,
     derandomize=not TRIES,
     database=None,
     deadline=5000,  # milliseconds: what takes longer hangs

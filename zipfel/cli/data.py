@@ -122,7 +122,8 @@ def convert(
     if kind.holds == "features" and dataset.train.X is None:
         dataset = featurized(dataset, text)
     elif tfidf and dataset.train.X is not None:
-        dataset = Tfidf.fit(dataset.train.X).apply(dataset)
+        labels = [] if dataset.Z is None else [dataset.Z]  # counted too, as for texts
+        dataset = Tfidf.fit(dataset.train.X, *labels).apply(dataset)
     write(dataset, target, to, gzip)
     _tell(dataset, target, to)
 

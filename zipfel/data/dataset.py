@@ -184,9 +184,7 @@ def fingerprints(part: Part) -> NDArray[np.uint64]:
         raise DataError("points have neither texts nor features")
     values = part.X.data.view(np.uint32).astype(np.uint64)
     terms = mixed(mixed(part.X.indices.astype(np.uint64)) ^ values)
-    sums = np.concatenate(
-        (np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64))
-    )  # modulo 2^64, so nothing is lost
+    sums = np.cumsum(np.append(np.zeros(1, np.uint64), terms), dtype=np.uint64)  # modulo 2^64, so nothing is lost
     return mixed(sums[part.X.indptr[1:]] - sums[part.X.indptr[:-1]])
 
 
