@@ -16,7 +16,8 @@ class DataError(ZipfelError, ValueError):
 
     def __init__(self, problem: str, path: Path | str | None = None, line: int | None = None) -> None:
         self.problem, self.path, self.line = problem, path, line
-        where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
+        name = str(path) if str(path).isprintable() else repr(str(path))[1:-1]  # a message stays one line
+        where = "" if path is None else f"{name}: " if line is None else f"{name}:{line}: "
         super().__init__(where + problem)
 
 

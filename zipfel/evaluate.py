@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from zipfel import metrics
 from zipfel.data.dataset import Dataset, Propensity, without_pairs
 from zipfel.data.formats.files import opened
-from zipfel.data.formats.npz import read_matrix
+from zipfel.data.formats.npz import read_counted
 from zipfel.data.formats.sparse_text import Header, read_rows, shown
 from zipfel.errors import DataError
 from zipfel.types import Ranking
@@ -76,11 +76,16 @@ def read_predictions(path: Path, points: int, labels: int) -> csr_array:
 
     Text has a line `label:score label:score` for each point, after a header `points labels` or without one.
     """
-    if path.suffix == ".npz":
-        scores = read_matrix(path)
-        if scores.shape != (points, labels):
-            raise DataError(f"holds {scores.shape[0]} × {scores.shape[1]} scores, expected {points} × {labels}", path)
-        return scores
+    scores, repeated = read_counted(path) if path.suffix == ".npz" else _read_text(path, points, labels)
+    if scores.shape != (points, labels):
+        raise DataError(f"holds {scores.shape[0]} × {scores.shape[1]} scores, expected {points} × {labels}", path)
+    if repeated:
+        raise DataError(f"{repeated} labels stand twice in a row", path)
+    return scores
+
+
+def _read_text(path: Path, points: int, labels: int) -> tuple[csr_array, int]:
+    """Read lines of `label:score` pairs, and count labels that repeat in a row."""
     with opened(path) as stream:
         first = stream.peek(256).split(b"\n")[0]  # type: ignore[attr-defined]
         with_header = bool(first.strip()) and b":" not in first
@@ -88,6 +93,4 @@ def read_predictions(path: Path, points: int, labels: int) -> csr_array:
             raise DataError(f"expected the header '{points} {labels}' or pairs, found {shown(first)}", path, 1)
         header = Header(points, labels, 0, "label", "the data set has")
         content = read_rows(stream, path, header, first_line=1 + with_header, zeros=True)
-    if content.merged_features:
-        raise DataError(f"{content.merged_features} labels stand twice in a row", path)
-    return content.features
+    return content.features, content.merged_features

@@ -169,6 +169,16 @@ def test_evaluate_scores_text_and_npz_alike(zipfel_command, repository, tmp_path
     assert (written[0]["points"], written[0]["labels"]) == (2, 3)
 
 
+def test_evaluate_refuses_a_label_twice_in_a_row(zipfel_command, repository, tmp_path):
+    (tmp_path / "scores.txt").write_text("0:1 0:2\n1:1\n")
+    twice = csr_array((np.array([1, 2, 1], dtype=np.float32), np.array([0, 0, 1]), np.array([0, 2, 3])), shape=(2, 3))
+    save_npz(tmp_path / "scores.npz", twice)
+    for name in ("scores.txt", "scores.npz"):
+        code, _, err = zipfel_command("evaluate", repository, "--predictions", tmp_path / name)
+        assert code == 2
+        assert f"{name}: 1 labels stand twice in a row" in err
+
+
 def test_evaluate_takes_propensities_from_options(zipfel_command, repository, tmp_path):
     (repository / "train.txt").write_text("4 4 3\n0,2 0:1\n0,1 1:1\n0 2:1\n0 3:1\n")  # label 0 is frequent
     (tmp_path / "scores.txt").write_text("0:1\n2:1\n")

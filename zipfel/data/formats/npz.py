@@ -35,7 +35,7 @@ def read(folder: Path, encoding: str = "utf-8") -> Dataset:
             part, merged = _read_part(folder, prefix, encoding)
             parts[name], filtered = common.with_filter(folder, name, part)
             notes += merged + filtered
-    Z = read_matrix(folder / "Z.npz") if (folder / "Z.npz").is_file() else None
+    Z = read_counted(folder / "Z.npz")[0] if (folder / "Z.npz").is_file() else None
     return common.assembled(folder, parts, notes, NAMES, Z, encoding)
 
 
@@ -43,13 +43,13 @@ def _read_part(folder: Path, prefix: str, encoding: str) -> tuple[Part, list[str
     y_path, x_path = folder / f"Y.{prefix}.npz", _feature_file(folder, prefix)
     if x_path is None:
         raise DataError(f"X.{prefix}.npz (here or one folder deeper) or X.{prefix}.txt is missing", folder)
-    Y, merged = _read_counted(y_path)
+    Y, merged = read_counted(y_path)
     if (Y.data < 0).any():
         raise DataError(f"a label has the negative relevance {Y.data.min():g}", y_path)
     notes = merged_notes(y_path, merged, 0)
     if x_path.suffix != ".npz":
         return Part(Y, texts={"text": read_names(x_path, Y.shape[0], f"points of {y_path.name}", encoding)}), notes
-    X, merged = _read_counted(x_path)
+    X, merged = read_counted(x_path)
     if X.shape[0] != Y.shape[0]:
         raise DataError(f"holds {X.shape[0]} points and {y_path.name} {Y.shape[0]}", x_path)
     return Part(Y, X), notes + merged_notes(x_path, 0, merged)
@@ -67,13 +67,8 @@ def _feature_file(folder: Path, prefix: str) -> Path | None:
     return deeper[0] if deeper else find(folder, f"X.{prefix}.txt")
 
 
-def read_matrix(path: Path) -> csr_array:
-    """Read a sparse matrix of finite numbers from a scipy npz file, checked before anything indexes by it."""
-    return _read_counted(path)[0]
-
-
-def _read_counted(path: Path) -> tuple[csr_array, int]:
-    """Read a matrix; what repeats in a row is added up, and counted."""
+def read_counted(path: Path) -> tuple[csr_array, int]:
+    """Read a sparse matrix of finite numbers from a scipy npz file; what repeats in a row is added up, and counted."""
     with opened(path) as stream:
         try:
             loaded = load_npz(stream)
