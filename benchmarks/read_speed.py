@@ -18,6 +18,7 @@ from sklearn.datasets import load_svmlight_file
 
 from benchmarks.record import record
 from zipfel.data.formats import write
+from zipfel.data.formats.files import opened
 from zipfel.data.formats.sparse_text import read_sparse
 from zipfel.data.synthetic import Synthetic, make
 from zipfel.data.text import Tfidf
@@ -41,9 +42,13 @@ def synthetic_file(folder: Path) -> Path:
 
 def main(path: Path | None, folder: Path) -> None:
     path = path or synthetic_file(folder)
-    features = int(path.open().readline().split()[1])
-    headless = folder / "headless.txt"
-    headless.write_bytes(path.read_bytes().partition(b"\n")[2])
+    plain, headless = folder / "plain.txt", folder / "headless.txt"
+    with opened(path) as stream:
+        plain.write_bytes(stream.read())
+    path = plain
+    header, _, rows = plain.read_bytes().partition(b"\n")
+    headless.write_bytes(rows)
+    features = int(header.split()[1])
     ours, theirs = [], []
     for _ in range(REPEATS):
         ours.append(seconds(lambda: read_sparse(path, ("points", "features", "labels"))))

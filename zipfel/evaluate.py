@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from scipy.sparse import csr_array
 
@@ -26,13 +28,16 @@ class Report:
     only_tail: dict[str, float]  # values over the points that have only tail labels
     only_tail_points: int
     bins: tuple[metrics.Bin, ...]  # what labels of each frequency contribute to P@k, k the largest
+    propensity: Propensity
     points: int
     labels: int
 
-    def as_json(self) -> dict[str, float | int]:
-        """Return one flat object, as `zipfel evaluate --json` writes it."""
+    def as_json(self) -> dict[str, Any]:
+        """Return one object with all figures, as `zipfel evaluate --json` writes it."""
         tail = {f"tail {name}": value for name, value in self.only_tail.items()}
-        return {**self.values, **self.macro, **tail, "points": self.points, "labels": self.labels}
+        sizes = {"points": self.points, "labels": self.labels, "tail points": self.only_tail_points}
+        bins = [dataclasses.asdict(piece) for piece in self.bins]
+        return {**self.values, **self.macro, **tail, **sizes, **self.propensity._asdict(), "contributions": bins}
 
 
 def evaluate(
@@ -51,7 +56,8 @@ def evaluate(
     if points.filtered is not None:
         ranking = ranking.without(points.filtered)
     counts = dataset.label_counts
-    inverse = metrics.inverse_propensities(counts, len(dataset.train), *(propensity or dataset.propensity))
+    propensity = propensity or dataset.propensity
+    inverse = metrics.inverse_propensities(counts, len(dataset.train), *propensity)
     tail = metrics.only_tail(points.Y, metrics.tail_labels(counts))
     tail_ranking = Ranking(ranking.ids[tail], ranking.scores[tail])
     return Report(
@@ -60,6 +66,7 @@ def evaluate(
         only_tail=metrics.measure(tail_ranking, points.Y[tail], inverse, ks) if tail.any() else {},
         only_tail_points=int(tail.sum()),
         bins=metrics.contributions(ranking, points.Y, counts, k=max(ks)),
+        propensity=propensity,
         points=len(points),
         labels=dataset.sizes.labels,
     )
@@ -76,6 +83,8 @@ def read_predictions(path: Path, points: int, labels: int) -> csr_array:
 
     Text has a line `label:score label:score` for each point, after a header `points labels` or without one.
     """
+    if path.suffix == ".npy":
+        raise DataError("scores are sparse: save them with scipy.sparse.save_npz, or as text", path)
     scores, repeated = read_counted(path) if path.suffix == ".npz" else _read_text(path, points, labels)
     if scores.shape != (points, labels):
         raise DataError(f"holds {scores.shape[0]} × {scores.shape[1]} scores, expected {points} × {labels}", path)

@@ -162,7 +162,7 @@ REPOSITORY_CASES = [
     (REPOSITORY | {"test.txt": "1 3 5\n1\n"}, "labels of test (5) differ from labels of train (4)"),
     (REPOSITORY | {"test.txt": "1 2 4\n1\n"}, "features of test (2) differ from features of train (3)"),
     (REPOSITORY | {"test.txt": "1 3 4\n1 0:1\n", "val.txt": "1 3 4\n1 0:1\n"},
-     "sample: test and validation hold the same points; ..."),
+     "test and validation hold the same points; ..."),
     (REPOSITORY | {"labels.txt": "a\nb\nc\nd\n", "Y.txt": ""}, "holds both labels.txt and Y.txt; remove one"),
     (REPOSITORY | {"lbl_X_Xf.txt": "3 3\n\n\n\n"}, "rows of Z (3) differ from labels (4)"),
     (REPOSITORY | {"lbl_X_Xf.txt": "4 2\n\n\n\n\n"}, "columns of Z (2) differ from features (3)"),
@@ -250,7 +250,7 @@ LF_CASES = [
     (LF | {"lbl.json": None}, "lbl.json is missing"),
     (LF | {"trn.json.gz": LF["trn.json"]}, "holds both trn.json and trn.json.gz; remove one"),
     (LF | {"tst.json": LF["trn.json"], "val.json": LF["trn.json"]},
-     "sample: test and validation hold the same points; ..."),
+     "test and validation hold the same points; ..."),
     *cases(LF, "lbl.json", [
         ("", ":1: empty: expected one JSON object a line"),
         (LF["lbl.json"].replace('"b"', '"a"'), ":2: uid 'a' stands on line 1 already"),
@@ -333,7 +333,7 @@ NO_PARQUET = ": not a Parquet file, or a broken one: ..."
 TABLE_CASES = [
     (CSV | {"train.csv.gz": CSV["train.csv"]}, "holds both train.csv and train.csv.gz; remove one"),
     (CSV | {"test.csv": "text,labels\nx,y\n", "dev.csv": "text,labels\nx,y\n"},
-     "train: test and validation hold the same points; ..."),
+     "test and validation hold the same points; ..."),
     *cases({}, "train.csv", [
         ("", ":1: empty: expected a line with the names of the columns"),
         ("\n\n", ":1: empty: expected a line with the names of the columns"),
@@ -351,7 +351,7 @@ TABLE_CASES = [
         ('text,labels\n"x"y,z\n', ":2: broken CSV: ',' expected after '\"' (the row starts here)"),
         ("text,labels\na,b\nné,c\n".encode("cp1252"), f":3: not utf-8: byte 0xe9; {WRONG_BYTE}"),
         ("text,labels\nä,b\n".encode() + b"n\xe9,c\n", f":3: not utf-8: byte 0xe9; {WRONG_BYTE}"),
-        ("text,labels\na,b\n".encode("utf-16"), f":1: not utf-8: byte 0xff; {WRONG_BYTE}"),
+        ("text,labels\na,b\n".encode("utf-16"), f":1: not utf-8: byte 0xff; {WRONG_BYTE.replace('cp1252', 'utf-16')}"),
         (b"text,labels\n" + b"a,b\n" * 50_000 + b"\xff,y\n", f":50002: not utf-8: byte 0xff; {WRONG_BYTE}"),
         (b"text,labels\nx,y\n\xc3", f":3: not utf-8: ends within a character; {WRONG_BYTE}"),
         ("uid,text,labels\n1,x,a\n2,x,a\n1,x,a\n", ":4: uid '1' stands in line 2 already"),

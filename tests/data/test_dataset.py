@@ -283,7 +283,7 @@ def test_validation_that_is_test_is_refused(texts):
     assert len(dataset(test, part([1, 2])).parts) == 3
     assert len(dataset(test, part([1, 2, 3, 3])).parts) == 3
     for same in (test, part([1, 2, 3]), part([3, 1, 2]), part([1, 2, 3], labels=[0, 0, 0])):
-        with pytest.raises(DataError, match=r"^leaky: test and validation hold the same points"):
+        with pytest.raises(DataError, match=r"^test and validation hold the same points"):
             dataset(test, same)
     filtered = Part(test.Y, test.X, test.texts, filtered=test.Y)  # other labels are left, of the same points
     with pytest.raises(DataError, match="same points"):

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,8 @@ def test_evaluate_scores_text_and_npz_alike(zipfel_command, repository, tmp_path
         written.append(json.loads(json_file.read_text()))
     assert written[0] == written[1] == written[2]
     assert written[0]["P@1"] == 50
+    assert (written[0]["A"], written[0]["B"]) == (0.55, 1.5)
+    assert sum(piece["contribution"] for piece in written[0]["contributions"]) == pytest.approx(20)
     assert written[0]["R@3"] == 50
     assert written[0]["coverage@5"] == pytest.approx(100 * 2 / 3)
     assert (written[0]["points"], written[0]["labels"]) == (2, 3)
@@ -215,6 +218,8 @@ def test_evaluate_leaves_filtered_pairs_out(zipfel_command, repository, tmp_path
         (["evaluate", "tiny", "--predictions", "tiny/train.txt"], "tiny/train.txt:1: expected the header '2 3' or"),
         (["evaluate", "tiny", "--predictions", "bad.txt"], "bad.txt:2: label id 7 is outside 0..2 (the data set has 3"),
         (["evaluate", "tiny", "--predictions", "bad.txt", "--k", "0"], "k must be at least 1; found 0"),
+        (["evaluate", "tiny", "--predictions", "bad.txt", "--k", "2000"], "k must be at most 1000; found 2000"),
+        (["evaluate", "tiny", "--predictions", "tiny/x.npy"], "scores are sparse"),
         (["evaluate", "tiny", "--predictions", "bad.txt", "--part", "tset"], "part must be one of train, test"),
     ],
 )
@@ -230,6 +235,26 @@ def test_bad_input_is_one_line_and_exit_code_2(zipfel_command, repository, ticke
     if "Usage" not in err:  # the parser of the command line draws a box around its own errors
         assert [line for line in err.splitlines() if not line.startswith("note: ")] == [err.splitlines()[-1]]
     assert sorted(Path().rglob("*")) == before
+
+
+def test_sigterm_leaves_nothing_half_written(tmp_path):
+    zipfel.write(make(Synthetic(points=60_000, labels=200, seed=0)), tmp_path / "src", "npz")
+    command = [sys.executable, "-m", "zipfel", "data", "convert", str(tmp_path / "src"), str(tmp_path / "out")]
+    process = subprocess.Popen([*command, "--to", "repository"])
+    for _ in range(1000):
+        if any(tmp_path.glob(".out.*.part/*")):  # it has begun to write
+            break
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait() == 143
+    assert [path.name for path in tmp_path.iterdir()] == ["src"]
+
+
+def test_options_without_effect_are_told(zipfel_command, repository, tickets, tmp_path):
+    outcome = zipfel_command("data", "convert", repository, tmp_path / "a", "--to", "npz", "--ngrams", "2")
+    assert "note: settings for text have no effect" in outcome.err
+    words = ["--labels", "tags", "--encoding", "cp1252", "--to", "lf", "--tfidf"]
+    assert "--tfidf has no effect" in zipfel_command("data", "convert", tickets, tmp_path / "b", *words).err
 
 
 def test_a_bug_is_told_without_a_stack_trace(zipfel_command, repository, monkeypatch):

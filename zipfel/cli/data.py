@@ -14,6 +14,7 @@ from zipfel.cli.show import console, frequency_plot, print_table, warnings
 from zipfel.data import registry
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import FORMATS, TableSettings, format_of, known_format, read, write
+from zipfel.data.formats.files import check_new
 from zipfel.data.splits import Preparation, hold_out, prepared, shared_points
 from zipfel.data.text import TextSettings, Tfidf, featurized
 
@@ -118,7 +119,12 @@ def convert(
 ) -> None:
     """Write a data set in another format; texts become tf-idf features where the format holds features."""
     kind = FORMATS[known_format(to)]
+    check_new(target)
     dataset = load(source, format, columns, preparation)
+    if text != TextSettings() and (kind.holds == "texts" or dataset.train.X is not None):
+        warnings.print("note: settings for text have no effect: no text becomes features here")
+    if tfidf and dataset.train.X is None:
+        warnings.print("note: --tfidf has no effect: this source has text")
     if kind.holds == "features" and dataset.train.X is None:
         dataset = featurized(dataset, text)
     elif tfidf and dataset.train.X is not None:
@@ -142,6 +148,7 @@ def split(
 ) -> None:
     """Hold a validation part out of train (and a test part, where there is none), the same for the same seed."""
     to = known_format(to) if to else format_of(source, format)
+    check_new(target)
     dataset = load(source, format, columns, preparation)
     if validation:
         dataset = hold_out(dataset, validation, preparation.seed, into="validation")
@@ -159,6 +166,7 @@ def get(
 ) -> None:
     """Get a data set that any machine can have, as an LF folder."""
     target = target or Path(name)
+    check_new(target)
     dataset = registry.load(name)
     write(dataset, target, "lf", gzip)
     _tell(dataset, target, "lf")

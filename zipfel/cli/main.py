@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -23,6 +24,8 @@ from zipfel.data.splits import Preparation
 from zipfel.errors import ConfigError, ZipfelError
 from zipfel.evaluate import Report, ranked, read_predictions
 from zipfel.evaluate import evaluate as judge
+
+LONGEST = 1000  # ranking that is judged: what is held is points × k
 
 app = typer.Typer(
     help="Tag text with labels out of hundreds to millions, most of them rare.",
@@ -74,7 +77,7 @@ def evaluate(
     if json is not None:
         with new_file(json) as out:
             out.write(orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2) + b"\n")
-    show_report(report, ks, given)
+    show_report(report, ks)
 
 
 def _lengths(text: str) -> list[int]:
@@ -84,17 +87,19 @@ def _lengths(text: str) -> list[int]:
         raise ConfigError(f"k must be whole numbers such as 1,3,5; found {text!r}") from None
     if ks[0] < 1:
         raise ConfigError(f"k must be at least 1; found {ks[0]}")
+    if ks[-1] > LONGEST:
+        raise ConfigError(f"k must be at most {LONGEST}; found {ks[-1]}")
     return ks
 
 
-def show_report(report: Report, ks: list[int], propensity: Propensity) -> None:
+def show_report(report: Report, ks: list[int]) -> None:
     """Print the figures, in percent."""
 
     def rows(values: dict[str, float]) -> list[tuple[str, ...]]:
         names = dict.fromkeys(name.partition("@")[0] for name in values)
         return [(name, *(f"{values[f'{name}@{k}']:.2f}" for k in ks)) for name in names]
 
-    lengths = ("", *(f"@{k}" for k in ks))
+    lengths, propensity = ("", *(f"@{k}" for k in ks)), report.propensity
     title = f"{report.points:,} points, {report.labels:,} labels, A {propensity.A:g}, B {propensity.B:g}; percent"
     print_table(title, [*rows(report.values), *rows(report.macro)], lengths)
     if report.only_tail:
@@ -111,14 +116,15 @@ def show_report(report: Report, ks: list[int], propensity: Propensity) -> None:
 
 def main() -> None:
     """Run the command line: what is the input's fault is told in one line, with exit code 2."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of `finally`, so that nothing is left half-written
     try:
         app()
     except ZipfelError as error:
         warnings.print(f"error: {escape(str(error))}", soft_wrap=True)
         sys.exit(2)
     except MemoryError:
-        warnings.print("error: not enough memory")
-        sys.exit(1)
+        warnings.print("error: not enough memory for data of the size that its files claim")
+        sys.exit(2)
     except BrokenPipeError:  # the reader of a pipe has gone: nobody is left to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -117,8 +117,8 @@ class Dataset:
             _equal(f"label texts of {name!r}", len(texts), "labels", labels)
         if self.test is not None and self.validation is not None and same_points(self.test, self.validation):
             raise DataError(
-                f"{self.name or 'data set'}: test and validation hold the same points; whatever is chosen on "
-                "validation would be chosen on test. Remove one of the two"
+                "test and validation hold the same points; whatever is chosen on validation would be chosen on test. "
+                "Remove one of the two"
             )
 
     @property

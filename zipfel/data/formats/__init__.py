@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -73,6 +74,8 @@ def read(source: Any, settings: TableSettings | None = None, format: str | None 
     settings = settings or TableSettings()
     if is_frame(source):
         return table.read_tables({"train": open_frame(source)}, settings)
+    if not isinstance(source, str | os.PathLike):
+        raise DataError(f"expected a path or a data frame, found {type(source).__name__}")
     path = Path(source)
     try:
         return _read_folder(path, settings, format) if path.is_dir() else _read_file(path, settings)
@@ -109,7 +112,7 @@ def format_of(path: Path | str, format: str | None = None) -> str:
     if format is not None:
         return known_format(format)
     if not folder.is_dir():
-        name = folder.name.removesuffix(".gz")
+        name = folder.name.lower().removesuffix(".gz")
         return next((ending[1:] for ending in ENDINGS if name.endswith(ending)), "repository")
     found = [name for name, kind in FORMATS.items() if kind.is_here(folder)]
     if len(found) > 1:

@@ -85,7 +85,9 @@ def checked_encoding(name: str) -> str:
 def _undecodable(path: Path, encoding: str) -> DataError:
     """Decode a file once more, now counting lines, and tell where that fails."""
     name = encoding.removesuffix("-sig")
-    advice = f"name the right one with --encoding{' (cp1252?)' if name == 'utf-8' else ''}"
+    with opened(path) as stream:
+        guess = "utf-16" if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "cp1252"
+    advice = f"name the right one with --encoding{f' ({guess}?)' if name == 'utf-8' else ''}"
     decoder, line = codecs.getincrementaldecoder(encoding)(), 1
     with opened(path) as stream:
         while block := stream.read(BLOCK):
@@ -170,14 +172,22 @@ class Growing:
         return self._array
 
 
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Give a temporary folder beside `path` that takes its name when all is written, and vanishes where not."""
-    temporary = path.parent / f".{path.name}.{os.getpid()}.part"
-    new_parents: list[Path] = []
+def check_new(path: Path) -> None:
+    """Refuse a target folder that is there already, unless it is empty."""
     try:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise DataError("exists already; remove it or name another place", path)
+    except OSError as error:  # such as a name that is too long
+        raise DataError(f"cannot be written: {error.strerror or error}", path) from None
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Give a temporary folder beside `path` that takes its name when all is written, and vanishes where not."""
+    check_new(path)
+    temporary = path.parent / f".{path.name}.{os.getpid()}.part"
+    new_parents: list[Path] = []
+    try:
         new_parents = [parent for parent in path.parents if not parent.exists()]  # the nearest first
         temporary.mkdir(parents=True)
         yield temporary

@@ -7,6 +7,7 @@ names). The X files may lie one folder deeper (`tfidf-attnxml/X.trn.npz`), or be
 from __future__ import annotations
 
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from scipy.sparse import csr_array, load_npz, save_npz
@@ -71,7 +72,8 @@ def read_counted(path: Path) -> tuple[csr_array, int]:
     """Read a sparse matrix of finite numbers from a scipy npz file; what repeats in a row is added up, and counted."""
     with opened(path) as stream:
         try:
-            loaded = load_npz(stream)
+            loaded = _load_csr(stream)
+            loaded = load_npz(stream) if loaded is None else loaded
             if hasattr(loaded, "check_format"):
                 loaded.check_format(full_check=True)
             matrix = csr_array(loaded)
@@ -89,6 +91,28 @@ def read_counted(path: Path) -> tuple[csr_array, int]:
     if not np.isfinite(matrix.data).all():
         raise DataError("holds values that are not finite float32 numbers", path)
     return matrix, stored - matrix.nnz
+
+
+def _load_csr(stream: BinaryIO) -> csr_array | None:
+    """Load a CSR matrix array by array, each made narrow before the next, so that memory stays near the result's.
+
+    Returns None, with the stream at its start, for what load_npz has to look at: other layouts, or wide numbers.
+    """
+    with np.load(stream) as arrays:
+        if arrays["format"].item() in (b"csr", "csr") and max(arrays["shape"]) <= LARGEST:
+            indptr = arrays["indptr"]
+            if indptr.dtype == np.int64 and abs(indptr).max(initial=0) <= LARGEST:
+                indptr = indptr.astype(np.int32)
+            indices = arrays["indices"]
+            if indices.dtype.kind in "iu" and indices.min(initial=0) >= 0 and indices.max(initial=0) <= LARGEST:
+                indices = indices.astype(np.int32, copy=False)
+                data = arrays["data"]
+                if data.dtype.kind in "biuf":
+                    with np.errstate(over="ignore"):
+                        data = data.astype(np.float32, copy=False)
+                    return csr_array((data, indices, indptr), shape=tuple(arrays["shape"]))
+    stream.seek(0)
+    return None
 
 
 def write(dataset: Dataset, folder: Path, suffix: str = "") -> None:

@@ -68,7 +68,7 @@ class _Labels:
 
 
 @dataclass
-class _Column:
+class _Gathered:
     """What is gathered from a part's rows."""
 
     texts: dict[str, list[str]]
@@ -139,8 +139,9 @@ def _file_name(table: Table) -> str:
 def _suspicion(names: list[str], sep: str | None) -> list[str]:
     """Tell where cells look like several labels and no separator was named."""
     for mark in ";|," if sep is None else "":
-        if sum(mark in name for name in names) > len(names) / 2:
-            return [f"most labels hold {mark!r}, as in {names[0]!r:.60}; name it as separator to split them (--sep)"]
+        holding = [name for name in names if mark in name]
+        if len(holding) > len(names) / 2:
+            return [f"most labels hold {mark!r}, as in {holding[0]!r:.60}; name it as separator to split them (--sep)"]
     return []
 
 
@@ -159,10 +160,10 @@ def _chosen_columns(table: Table, settings: TableSettings) -> tuple[tuple[str, .
 
 def _gather(
     table: Table, text: tuple[str, ...], label_column: str, sep: str | None, labels: _Labels
-) -> tuple[_Column, int]:
+) -> tuple[_Gathered, int]:
     table.check((*text, label_column))
     uid = ["uid"] if "uid" in table.columns else []
-    column, repeated = _Column({name: [] for name in text}), 0
+    column, repeated = _Gathered({name: [] for name in text}), 0
     for number, (cell, *values) in table.rows([label_column, *text, *uid]):
         try:
             names, words = label_names(cell, sep), [cell_text(value) for value in values]
@@ -181,22 +182,22 @@ def _gather(
     return column, repeated
 
 
-def _part(column: _Column, final: NDArray[np.int32], labels: int) -> Part:
+def _part(column: _Gathered, final: NDArray[np.int32], labels: int) -> Part:
     ids = final[np.array(column.ids, dtype=np.int64)]
     Y, _ = matrix_of(np.array(column.counts), ids, np.ones(len(ids), dtype=np.float32), labels)
     return Part(Y, texts=column.texts, uids=list(column.uids) or None)
 
 
 def label_names(cell: Any, sep: str | None) -> list[str]:
-    """Return the label names of a cell: a list, a text split at `sep`, a list written as text, or one label.
+    """Return the label names of a cell: a list, a list written as text, a text split at `sep`, or one label.
 
     >>> label_names("a; b;;c", ";"), label_names("a; b", None), label_names('["a", "b"]', None), label_names(None, ";")
     (['a', 'b', 'c'], ['a; b'], ['a', 'b'], [])
     """
+    if isinstance(cell, str) and cell.startswith("[") and cell.endswith("]"):
+        cell = _written_list(cell)
     if isinstance(cell, str) and sep is not None:
         cell = cell.split(sep)
-    elif isinstance(cell, str) and cell.startswith("[") and cell.endswith("]"):
-        cell = _written_list(cell)
     if isinstance(cell, list | tuple | np.ndarray):
         return [name for item in cell if (name := cell_text(item).strip())]
     name = cell_text(cell).strip()
