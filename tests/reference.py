@@ -181,3 +181,93 @@ def pieces(word):
         found += [first + second for first, second in itertools.pairwise(letters)] or [run]
         start = end
     return found
+
+
+# Losses, regularizers, the label graph, negatives (GLaS).
+# Vectors and matrices are lists of floats; a mask is a list of lists of booleans, False leaves a pair out.
+
+
+def dot(a, b):
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def margin_loss(positive, negatives, c, mask):
+    total = 0.0
+    for h, row, kept in zip(positive, negatives, mask, strict=True):
+        for other, keep in zip(row, kept, strict=True):
+            if keep:
+                total += max(0.0, other - h + c)
+    return total / len(positive)
+
+
+def softmax_loss(positive, negatives, mask):
+    total = 0.0
+    for h, row, kept in zip(positive, negatives, mask, strict=True):
+        others = [other for other, keep in zip(row, kept, strict=True) if keep]
+        total -= math.log(math.exp(h) / sum(math.exp(score) for score in [h, *others]))
+    return total / len(positive)
+
+
+def logistic_loss(scores, targets, mask):
+    total = 0.0
+    for row, right, kept in zip(scores, targets, mask, strict=True):
+        for score, target, keep in zip(row, right, kept, strict=True):
+            if keep:
+                p = 1 / (1 + math.exp(-score))
+                total -= math.log(p) if target else math.log(1 - p)
+    return total / len(scores)
+
+
+def glas_regularizer(V, U):
+    return sum((dot(v, w) - U[i][j]) ** 2 for i, v in enumerate(V) for j, w in enumerate(V)) / len(V) ** 2
+
+
+def spread_out_regularizer(V):
+    return sum(dot(v, w) ** 2 for v in V for w in V) / len(V) ** 2
+
+
+def laplacian_regularizer(V, U):
+    total = 0.0
+    for i, v in enumerate(V):
+        for j, w in enumerate(V):
+            total += U[i][j] * sum((x - y) ** 2 for x, y in zip(v, w, strict=True))
+    return total / len(V) ** 2
+
+
+def gravity_regularizer(X, V):
+    return sum(dot(x, v) ** 2 for x in X for v in V) / (len(X) * len(V))
+
+
+def shared_points(truth, a, b):
+    return sum(a in right and b in right for right in truth)
+
+
+def adjacency(truth, labels, mean):
+    """U for a list of labels, from the points of the whole set; 1 of a label with itself."""
+    U = [[1.0] * len(labels) for _ in labels]
+    for i, a in enumerate(labels):
+        for j, b in enumerate(labels):
+            both, ours, theirs = shared_points(truth, a, b), shared_points(truth, a, a), shared_points(truth, b, b)
+            if a != b and mean == "arithmetic":
+                U[i][j] = (both / ours + both / theirs) / 2 if both else 0.0
+            elif a != b:
+                U[i][j] = math.sqrt((both / ours) * (both / theirs)) if both else 0.0
+    return U
+
+
+def bag_sums(table, bags, width):
+    """bags: a list of lists of (id, weight)."""
+    sums = [[0.0] * width for _ in bags]
+    for row, bag in zip(sums, bags, strict=True):
+        for number, weight in bag:
+            for d in range(width):
+                row[d] += weight * table[number][d]
+    return sums
+
+
+def hardest_negatives(scores, left_out, count):
+    """The best scores of each row, without those left out; fewer than `count` where there are no more."""
+    rows = []
+    for row, out in zip(scores, left_out, strict=True):
+        rows.append(sorted((s for s, gone in zip(row, out, strict=True) if not gone), reverse=True)[:count])
+    return rows

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 if TYPE_CHECKING:  # torch takes seconds to import; nothing here needs it at run time
+    import torch
     from torch import Tensor
 
 Ids = NDArray[np.int64]
@@ -47,7 +48,7 @@ class Bags:
         """Return the number of bags, B."""
         return len(self.offsets) - 1
 
-    def to(self, device: str) -> Bags:
+    def to(self, device: torch.device | str) -> Bags:
         """Return the same bags on `device`."""
         wait = device == "cpu"  # else the numbers might be read before they have arrived
         return Bags(*(part.to(device, non_blocking=not wait) for part in (self.ids, self.weights, self.offsets)))

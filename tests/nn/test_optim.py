@@ -1,0 +1,202 @@
+"""Adam by rows against torch's SparseAdam, by dense parameters against torch's Adam."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from zipfel.nn import optim
+from zipfel.nn.encoders import Table
+from zipfel.nn.optim import Adam, clip, merged
+from zipfel.types import Bags
+
+SIZE, WIDTH, RATE = 40, 5, 0.05
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def drawn(seed, size=SIZE, bags=6, tokens=4):
+    generator = seeded(seed)
+    ids = torch.randint(size, (bags * tokens,), generator=generator)
+    weights = torch.rand(len(ids), generator=generator) + 0.1
+    return Bags(ids, weights, torch.arange(0, len(ids) + 1, tokens))
+
+
+class Net(nn.Module):
+    """A table and a dense layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = Table(SIZE, WIDTH, seeded(), scale=1.0)
+        self.layer = nn.Linear(WIDTH, 2)
+        with torch.no_grad():
+            for parameter in self.layer.parameters():
+                parameter.normal_(generator=seeded(1))
+
+    def loss(self, seed):
+        return self.layer(self.table(drawn(seed))).square().mean()
+
+
+def trained(net, optimiser, steps):
+    for seed in steps:
+        net.loss(seed).backward()
+        optimiser.step(RATE)
+    return net
+
+
+@pytest.mark.parametrize("block", [1, 3 * WIDTH, 1 << 18])
+def test_rows_move_as_by_sparse_adam(block, monkeypatch):
+    monkeypatch.setattr(optim, "BLOCK", block)  # updated a row, three rows, or all at a time
+    table = Table(SIZE, WIDTH, seeded(), scale=1.0)
+    ours = Adam(table, RATE)
+    weight = table.rows.clone().requires_grad_()
+    theirs = torch.optim.SparseAdam([weight], lr=RATE)
+    for seed in range(12):
+        bags = drawn(seed)
+        (table(bags) - 1).square().sum().backward()
+        ours.step(RATE)
+        rows = F.embedding(bags.ids, weight, sparse=True) * bags.weights[:, None]
+        (rows.view(6, 4, WIDTH).sum(dim=1) - 1).square().sum().backward()
+        theirs.step()
+        theirs.zero_grad()
+        torch.testing.assert_close(table.rows, weight.detach(), atol=1e-5, rtol=1e-4)
+    state = theirs.state[weight]
+    torch.testing.assert_close(ours.state[""][0], state["exp_avg"], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(ours.state[""][1], state["exp_avg_sq"], atol=1e-5, rtol=1e-4)
+
+
+def test_only_touched_rows_and_their_state_change():
+    table = Table(SIZE, WIDTH, seeded(), scale=1.0)
+    optimiser = Adam(table, RATE)
+    for seed in (1, 2):
+        before = [part.clone() for part in (table.rows, *optimiser.state[""])]
+        bags = drawn(seed)
+        table(bags).sum().backward()
+        optimiser.step(RATE)
+        touched = torch.zeros(SIZE, dtype=torch.bool)
+        touched[bags.ids] = True
+        assert 0 < touched.sum() < SIZE
+        for old, new in zip(before, (table.rows, *optimiser.state[""]), strict=True):
+            assert torch.equal(old[~touched], new[~touched])
+            assert (old[touched] != new[touched]).all()
+
+
+def test_a_row_touched_twice_is_one_touch_with_the_summed_gradient():
+    twice, once = (Table(SIZE, WIDTH, seeded(), scale=1.0) for _ in range(2))
+    slopes = torch.randn(6, WIDTH, generator=seeded(5))
+    for ids, part in (([3, 8, 9], slopes[:3]), ([2, 8, 3], slopes[3:])):
+        twice.gather(torch.tensor(ids)).backward(part)
+    summed = torch.stack([slopes[3], slopes[0] + slopes[5], slopes[1] + slopes[4], slopes[2]])
+    once.gather(torch.tensor([2, 3, 8, 9])).backward(summed)
+    ids, gradient = merged(twice.touched)
+    assert ids.tolist() == [2, 3, 8, 9]
+    torch.testing.assert_close(gradient, summed)
+    for table in (twice, once):
+        Adam(table, RATE).step(RATE)
+    torch.testing.assert_close(twice.rows, once.rows)
+
+
+def test_what_was_touched_but_not_learned_from_is_forgotten():
+    table = Table(SIZE, WIDTH, seeded(), scale=1.0)
+    optimiser, before = Adam(table, RATE), table.rows.clone()
+    table(drawn(0))  # no backward pass
+    optimiser.step(RATE)
+    assert torch.equal(table.rows, before)
+    assert table.touched == []
+    table(drawn(0))
+    table.gather(torch.tensor([7])).sum().backward()  # only one of two takes part in the loss
+    optimiser.step(RATE)
+    assert torch.nonzero((table.rows != before).any(dim=1))[:, 0].tolist() == [7]
+
+
+def test_gradients_of_several_passes_add_up():
+    apart, together = Net(), Net()
+    apart.loss(1).backward()
+    apart.loss(2).backward()
+    (together.loss(1) + together.loss(2)).backward()
+    for net in (apart, together):
+        Adam(net, RATE).step(RATE)
+    torch.testing.assert_close(apart.state_dict(), together.state_dict())
+
+
+def test_dense_parameters_move_as_by_adam_and_the_rate_is_the_step_s():
+    layers = [nn.Linear(4, 3), nn.Linear(4, 3)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    ours, theirs = Adam(layers[0], rate=99.0), torch.optim.Adam(layers[1].parameters())
+    for step in range(5):
+        x = torch.randn(6, 4, generator=seeded(step))
+        for layer in layers:
+            layer(x).square().mean().backward()
+        ours.step(RATE / (1 + step))
+        theirs.param_groups[0]["lr"] = RATE / (1 + step)
+        theirs.step()
+        theirs.zero_grad()
+        assert all(parameter.grad is None for parameter in layers[0].parameters())
+    torch.testing.assert_close(layers[0].state_dict(), layers[1].state_dict())
+
+
+def test_frozen_parameters_stay():
+    net = Net()
+    net.layer.bias.requires_grad_(False)
+    before = net.layer.bias.clone()
+    trained(net, Adam(net, RATE), range(3))
+    assert torch.equal(net.layer.bias, before)
+
+
+def test_a_saved_state_goes_on_bit_for_bit():
+    undisturbed = Net()
+    trained(undisturbed, Adam(undisturbed, RATE), range(9))
+    first = Net()
+    optimiser = Adam(first, RATE)
+    trained(first, optimiser, range(4))
+    saved = {name: value.clone() for name, value in optimiser.state_dict().items()}
+    second = Net()
+    second.load_state_dict(first.state_dict())
+    resumed = Adam(second, RATE)
+    resumed.load_state_dict(saved)
+    kept = {name: value.clone() for name, value in saved.items()}
+    trained(second, resumed, range(4, 9))
+    for name, value in undisturbed.state_dict().items():
+        assert torch.equal(second.state_dict()[name], value)
+    for name, value in saved.items():  # what was loaded is not written to
+        assert torch.equal(value, kept[name])
+
+
+def test_a_state_from_before_the_first_step_starts_over():
+    net = Net()
+    optimiser = Adam(net, RATE)
+    fresh = {name: value.clone() for name, value in optimiser.state_dict().items()}
+    trained(net, optimiser, range(3))
+    optimiser.load_state_dict(fresh)
+    net.load_state_dict(Net().state_dict())
+    trained(net, optimiser, range(2))
+    other = Net()
+    trained(other, Adam(other, RATE), range(2))
+    for name, value in other.state_dict().items():
+        assert torch.equal(net.state_dict()[name], value)
+
+
+def test_clip_shortens_all_gradients_as_one_vector():
+    long, short = [torch.tensor([3.0, 0.0]), torch.tensor([[4.0]])], [torch.tensor([0.3])]
+    clip(long, 1.0)
+    torch.testing.assert_close(long, [torch.tensor([0.6, 0.0]), torch.tensor([[0.8]])])
+    clip(short, 1.0)
+    assert short[0].item() == pytest.approx(0.3)
+
+
+def test_a_clipped_step_covers_tables_and_dense_parameters():
+    plain, clipped = Net(), Net()
+    for net, longest in ((plain, None), (clipped, 0.01)):
+        optimiser = Adam(net, RATE, clip=longest)
+        trained(net, optimiser, [0])
+        moments = torch.cat([optimiser.state["table"][0].flatten(), *(
+            optimiser.dense.state[p]["exp_avg"].flatten() for p in optimiser.parameters
+        )])  # fmt: skip
+        if longest is None:
+            assert moments.norm() / 0.1 > 0.1  # a first moment is a tenth of the first gradient
+        else:
+            assert (moments.norm() / 0.1).item() == pytest.approx(0.01, rel=1e-3)

@@ -1,0 +1,103 @@
+"""Positives and negatives of a step, against slow loops and against what chance allows."""
+
+from __future__ import annotations
+
+import pytest
+import reference
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zipfel.negatives import hardest, holds, sampled_positives
+from zipfel.types import Bags
+
+LABELS = 9
+owned = st.lists(st.lists(st.integers(0, LABELS - 1), max_size=4, unique=True), min_size=1, max_size=6)
+
+
+def packed(rows):
+    ids = torch.tensor([label for row in rows for label in row], dtype=torch.long)
+    return Bags(ids, torch.ones(len(ids)), torch.tensor([0, *(len(row) for row in rows)]).cumsum(0))
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@given(rows=owned, pool=st.sets(st.integers(0, LABELS - 1), min_size=1))
+def test_holds_equals_loops(rows, pool):
+    labels = sorted(pool)
+    held = holds(packed(rows), torch.tensor(labels))
+    assert held.tolist() == [[label in row for label in labels] for row in rows]
+
+
+@given(rows=owned, seed=st.integers(0, 99))
+def test_positives_are_a_point_s_own(rows, seed):
+    points, labels = sampled_positives(packed(rows), seeded(seed))
+    assert points.tolist() == [number for number, row in enumerate(rows) if row]
+    assert all(label in rows[point] for point, label in zip(points.tolist(), labels.tolist(), strict=True))
+
+
+def test_positives_are_drawn_uniformly():
+    draws, rows = 6000, [[4], [], [0, 1, 2], [8, 3, 5, 6, 7]]
+    counts = torch.zeros(len(rows), LABELS)
+    generator = seeded()
+    many = packed(rows * (draws // 10))
+    for _ in range(10):
+        points, labels = sampled_positives(many, generator)
+        counts.index_put_((points % len(rows), labels), torch.ones(len(points)), accumulate=True)
+    for row, found in zip(rows, counts, strict=True):
+        assert found.sum() == (draws if row else 0)
+        if row:
+            expected = draws / len(row)
+            chi_square = ((found[row] - expected) ** 2 / expected).sum().item()
+            assert chi_square < 25  # p < 1e-4 for four degrees of freedom
+
+
+def test_the_generator_decides():
+    many = packed([[0, 1, 2, 3, 4]] * 50)
+    first, again, other = (sampled_positives(many, seeded(seed))[1] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@given(st.integers(1, 4), st.integers(1, 7), st.integers(1, 9), st.integers(0, 999))
+def test_hardest_equals_loops(points, labels, count, seed):
+    generator = seeded(seed)
+    scores = torch.randn(points, labels, generator=generator)
+    left_out = torch.rand(points, labels, generator=generator) < 0.5
+    values, mask = hardest(scores, left_out, count)
+    assert values.shape == mask.shape == (points, min(count, labels))
+    found = [sorted(row[kept].tolist(), reverse=True) for row, kept in zip(values, mask, strict=True)]
+    assert found == reference.hardest_negatives(scores.tolist(), left_out.tolist(), count)
+
+
+def test_own_and_filtered_labels_are_never_negatives():
+    pool = torch.arange(5)
+    scores = torch.tensor([[9.0, 8.0, 1.0, 7.0, 0.0], [5.0, 9.0, 8.0, 7.0, 6.0]])
+    own, filtered = holds(packed([[0], [1, 2, 3]]), pool), holds(packed([[1], [4]]), pool)
+    values, mask = hardest(scores, own | filtered, 2)
+    assert values[0].tolist() == [7.0, 1.0]
+    assert mask.tolist() == [[True, True], [True, False]]  # the second point has but one negative
+    assert values[1, 0] == 5.0
+    assert torch.isfinite(values).all()  # what is masked must not turn a loss into nan
+
+
+def test_a_point_that_owns_every_label_has_no_negative():
+    values, mask = hardest(torch.zeros(1, 3), torch.ones(1, 3, dtype=torch.bool), 2)
+    assert not mask.any()
+    assert torch.isfinite(values).all()
+
+
+def test_gradients_reach_only_the_hardest():
+    scores = torch.tensor([[3.0, 2.0, 1.0]], requires_grad=True)
+    values, mask = hardest(scores, torch.tensor([[True, False, False]]), 1)
+    (values * mask).sum().backward()
+    assert scores.grad.tolist() == [[0.0, 1.0, 0.0]]
+
+
+@pytest.mark.parametrize("rows", [[[]], [[], []]])
+def test_no_positives_at_all(rows):
+    points, labels = sampled_positives(packed(rows), seeded())
+    assert len(points) == len(labels) == 0
+    assert not holds(packed(rows), torch.tensor([1, 2])).any()

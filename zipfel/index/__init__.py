@@ -1,0 +1,1 @@
+"""Finding the nearest vectors: of labels, or of points."""

@@ -1,0 +1,51 @@
+"""Exact maximum inner product search: every vector is looked at, a chunk at a time, so that memory stays flat."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from zipfel.types import Shortlist
+
+CHUNK = 1 << 24  # scores held at a time
+
+
+class ExactIndex:
+    """Looks at all vectors [L, D], whose rows are the ids."""
+
+    def __init__(self, vectors: Tensor) -> None:
+        self.vectors = vectors
+
+    def search(self, queries: Tensor, width: int) -> Shortlist:
+        """Return the `width` vectors with the largest inner product for each query, by id; ties go to the lower id."""
+        points, width = len(queries), min(width, len(self.vectors))
+        ids = torch.empty(points, 0, dtype=torch.long, device=queries.device)  # of the best so far
+        values = torch.empty(points, 0, device=queries.device)
+        step = max(width, CHUNK // max(points, 1))
+        for start in range(0, len(self.vectors), step):
+            scores = (queries @ self.vectors[start : start + step].T).float()  # [B, chunk]
+            columns = largest(scores, width)
+            ids = torch.cat([ids, columns + start], dim=1)
+            values = torch.cat([values, scores.gather(1, columns)], dim=1)
+            kept = largest(values, width)
+            ids, values = ids.gather(1, kept), values.gather(1, kept)
+        return Shortlist(ids, values)
+
+
+def largest(scores: Tensor, width: int) -> Tensor:
+    """Return the columns of the `width` largest scores of each row, in ascending order; ties go to the lower column."""
+    if scores.shape[1] <= width:
+        return torch.arange(scores.shape[1], device=scores.device).expand(len(scores), -1)
+    top = scores.topk(width + 1, dim=1)
+    columns = top.indices[:, :width].sort(dim=1).values
+    tied = top.values[:, width - 1] == top.values[:, width]  # topk took any of those that tie for the last place
+    if tied.any():
+        columns[tied] = _lowest_of_tied(scores[tied], top.values[tied, width - 1, None], width)
+    return columns
+
+
+def _lowest_of_tied(scores: Tensor, last: Tensor, width: int) -> Tensor:
+    """Return the columns above the last kept score [B, 1], and as many of those equal to it as there is room for."""
+    above, equal = scores > last, scores == last
+    room = width - above.sum(dim=1, keepdim=True)
+    return (above | (equal & (equal.cumsum(dim=1) <= room))).nonzero()[:, 1].view(-1, width)

@@ -1,0 +1,1 @@
+"""What labels have to do with each other: graphs, walks, clusters, centroids."""

@@ -1,0 +1,39 @@
+"""The labels that a step is trained against."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from zipfel.types import Bags
+
+
+def sampled_positives(positives: Bags, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw one label of each point that has any: the places of those points, [P], and their labels, [P]."""
+    counts = positives.offsets.diff()
+    draws = torch.rand(len(counts), generator=generator, device=generator.device).to(counts.device)
+    rows = torch.nonzero(counts)[:, 0]
+    places = positives.offsets[rows] + (draws[rows] * counts[rows]).long()
+    return rows, positives.ids[places]
+
+
+def holds(owners: Bags, pool: Tensor) -> Tensor:
+    """Tell which labels of a sorted pool [S] each bag holds, [B, S]."""
+    rows = torch.repeat_interleave(torch.arange(len(owners), device=pool.device), owners.offsets.diff())
+    places = torch.searchsorted(pool, owners.ids).clamp_max(len(pool) - 1)
+    found = pool[places] == owners.ids
+    held = torch.zeros(len(owners), len(pool), dtype=torch.bool, device=pool.device)
+    held[rows[found], places[found]] = True
+    return held
+
+
+def hardest(scores: Tensor, left_out: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Stochastic negative mining (Reddi et al., 2019): the `count` largest scores [B, S] that are not left out.
+
+    Returns the scores and a mask, both [B, count], or [B, S] where that is less; the mask is False where a point has
+    too few negatives.
+    """
+    allowed = scores.masked_fill(left_out, -torch.inf)
+    values, places = allowed.topk(min(count, scores.shape[1]), dim=1)
+    mask = values > -torch.inf
+    return scores.gather(1, places), mask

@@ -1,0 +1,1 @@
+"""What learns: encoders, classifiers, losses and regularizers (pure functions), optimisers."""

@@ -1,0 +1,99 @@
+"""Encoders: from bags to vectors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from zipfel.types import Bags
+
+
+class Table(nn.Module):
+    """A row of D numbers for each of V ids; a bag is the weighted sum of its rows.
+
+    Only the rows that a batch touches cost anything: in training each use leaves their ids and a leaf of the graph,
+    on which `optim.Adam` finds their gradient. (docs/decisions/007-sparse-rows.md)
+    """
+
+    def __init__(self, size: int, width: int, generator: torch.Generator, scale: float) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.empty(size, width).normal_(0, scale, generator=generator), requires_grad=False)
+        self.touched: list[tuple[Tensor, Tensor]] = []  # (ids [U], leaf [U, D] with their gradient) of this step
+
+    def forward(self, bags: Bags) -> Tensor:
+        """Return the weighted sums, [B, D]; an empty bag is 0."""
+        if not (self.training and torch.is_grad_enabled()):
+            return weighted_sum(bags.ids, self.rows, bags)
+        unique, places = unique_ids(bags.ids)
+        leaf = self.rows.new_empty(1, 1).expand(len(unique), self.rows.shape[1])  # takes a gradient, but no memory
+        self.touched.append((unique, leaf.requires_grad_()))
+        return _BagSum.apply(leaf, self.rows, places, bags)  # type: ignore[no-any-return, no-untyped-call]
+
+    def gather(self, ids: Tensor) -> Tensor:
+        """Return the rows of unique ids, [U, D], in training as a leaf whose gradient the optimiser will find."""
+        rows = self.rows.detach().index_select(0, ids)
+        if self.training and torch.is_grad_enabled():
+            self.touched.append((ids, rows.requires_grad_()))
+        return rows
+
+
+def unique_ids(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sorted unique ids and the place of each id among them."""
+    unique, places = torch.unique(ids, return_inverse=True)
+    return unique, places
+
+
+def weighted_sum(ids: Tensor, rows: Tensor, bags: Bags) -> Tensor:
+    """Return Σ weight · row over each bag, [B, D]; an empty bag is 0."""
+    return F.embedding_bag(
+        ids, rows, bags.offsets, mode="sum", per_sample_weights=bags.weights, include_last_offset=True
+    )
+
+
+class _BagSum(torch.autograd.Function):
+    """The weighted sum, and its gradient as one too: the bag of a row holds the points that hold the row."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Tensor, rows: Tensor, places: Tensor, bags: Bags) -> Tensor:
+        ctx.size, ctx.places, ctx.bags = len(leaf), places, bags
+        return weighted_sum(bags.ids, rows.detach(), bags)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        bags, order = ctx.bags, ctx.places.argsort(stable=True)
+        points = torch.arange(len(bags), device=order.device)
+        owners = points.repeat_interleave(bags.offsets.diff(), output_size=len(order))  # [T]
+        offsets = F.pad(ctx.places.bincount(minlength=ctx.size).cumsum(0), (1, 0))  # [U + 1]
+        by_row = Bags(owners[order], bags.weights[order], offsets)
+        return weighted_sum(by_row.ids, gradient.contiguous(), by_row), None, None, None
+
+
+class NormedLinear(nn.Module):
+    """A weight-normalised layer (Salimans and Kingma, 2016), as GLaS has it: one length for all neurons.
+
+    y = (g V / ‖V_j‖) x + b, with a trainable direction V_j for each neuron j and one trainable length g.
+    """
+
+    def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.directions = nn.Parameter(torch.empty(outputs, inputs).normal_(0, 1, generator=generator))
+        self.length = nn.Parameter(torch.tensor(math.sqrt(2.0)))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, inputs] to [B, outputs]."""
+        return F.linear(x, self.length * F.normalize(self.directions, dim=1), self.bias)
+
+
+def keep_features(bags: Bags, share: float, generator: torch.Generator) -> Bags:
+    """Keep each entry of each bag with probability `share`, GLaS Sec. 3.3: x ← x ⊙ Bernoulli(ρ)."""
+    if share >= 1:
+        return bags
+    kept = torch.rand(len(bags.ids), generator=generator, device=generator.device) < share
+    return Bags(bags.ids, bags.weights * kept.to(bags.weights.device), bags.offsets)

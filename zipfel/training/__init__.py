@@ -1,0 +1,1 @@
+"""Stages, the run folder that keeps their results, and the one trainer."""

@@ -1,0 +1,26 @@
+"""What is set once for the whole process, and why (docs/decisions/007-sparse-rows.md)."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Tell glibc to keep large freed blocks for the next step instead of handing them back.
+
+    A step of training frees and takes the same hundreds of megabytes again; by default each of these blocks is mapped
+    anew and every page of it faulted in and zeroed, which costs more than the arithmetic. Elsewhere than on Linux with
+    glibc nothing is done.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        if not mallopt(_M_MMAP_THRESHOLD, 1 << 30):  # older versions take no more than 32 MiB
+            mallopt(_M_MMAP_THRESHOLD, 1 << 25)
+        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
