@@ -32,7 +32,8 @@ HEAVY = {
 FLOORS = [
     {"__main__"},
     {"cli", "server"},
-    {"tagger", "evaluate", "persistence"},
+    {"tagger"},
+    {"evaluate", "persistence"},
     {"models"},
     {"training", "negatives"},
     {"nn", "index", "labelspace", "data", "metrics"},

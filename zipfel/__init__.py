@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from zipfel.data.text import TextFeatures as TextFeatures
     from zipfel.data.text import TextSettings as TextSettings
     from zipfel.errors import ZipfelError as ZipfelError
+    from zipfel.tagger import Tag as Tag
+    from zipfel.tagger import Tagger as Tagger
     from zipfel.types import Ranking as Ranking
 
 __version__ = "0.1.0"
@@ -26,6 +28,8 @@ _HOMES = {
     "Part": "zipfel.data.dataset",
     "Ranking": "zipfel.types",
     "TableSettings": "zipfel.data.formats",
+    "Tag": "zipfel.tagger",
+    "Tagger": "zipfel.tagger",
     "TextFeatures": "zipfel.data.text",
     "TextSettings": "zipfel.data.text",
     "ZipfelError": "zipfel.errors",

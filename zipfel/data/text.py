@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -171,28 +172,38 @@ class TextFeatures:
             lambda part: dataclasses.replace(part, X=self.transform(part.texts or {})), Z=Z, feature_names=self.terms
         )
 
-    def save(self, path: Path | str) -> None:
-        """Write settings, terms and weights as JSON."""
-        values = {"settings": dataclasses.asdict(self.settings), "terms": self.terms, "idf": self.idf}
-        with new_file(Path(path)) as out:
-            out.write(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY))
+    def as_json(self) -> dict[str, Any]:
+        """Return settings, terms and weights as JSON has them."""
+        return {"settings": dataclasses.asdict(self.settings), "terms": self.terms, "idf": self.idf.tolist()}
 
     @classmethod
-    def load(cls, path: Path | str) -> TextFeatures:
-        """Read what `save` wrote."""
+    def of_json(cls, values: Any, path: Path | str | None = None) -> TextFeatures:
+        """Take back what `as_json` gave; `path` is where it was read, for messages."""
         try:
-            values = orjson.loads(Path(path).read_bytes())
             settings = config.from_mapping(TextSettings, values["settings"])
             terms, idf = values["terms"], np.array(values["idf"], dtype=np.float32)
             if not all(isinstance(term, str) for term in terms) or len(set(terms)) != len(terms):
                 raise ValueError("the terms are not texts that occur once each")
             if idf.shape != (len(terms),) or not np.isfinite(idf).all():
                 raise ValueError(f"{len(terms)} terms, and weights of shape {idf.shape} or not finite")
-        except OSError as error:
-            raise DataError(f"cannot be read: {error.strerror}", path) from None
-        except (KeyError, TypeError, ValueError) as error:  # broken JSON and unknown settings are ValueErrors too
+        except (KeyError, TypeError, ValueError) as error:  # unknown settings are ValueErrors too
             raise DataError(f"not a saved vocabulary: {error!r}", path) from None
         return cls(settings, list(terms), idf)
+
+    def save(self, path: Path | str) -> None:
+        """Write the vocabulary as JSON."""
+        with new_file(Path(path)) as out:
+            out.write(orjson.dumps(self.as_json()))
+
+    @classmethod
+    def load(cls, path: Path | str) -> TextFeatures:
+        """Read what `save` wrote."""
+        try:
+            return cls.of_json(orjson.loads(Path(path).read_bytes()), path)
+        except OSError as error:
+            raise DataError(f"cannot be read: {error.strerror}", path) from None
+        except orjson.JSONDecodeError as error:
+            raise DataError(f"not a saved vocabulary: {error!r}", path) from None
 
 
 def featurized(dataset: Dataset, settings: TextSettings | None = None) -> Dataset:

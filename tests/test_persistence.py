@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from zipfel import persistence
+from zipfel.errors import DataError, ZipfelError
+from zipfel.persistence import FORMAT, Saved
+from zipfel.tagger import Tagger
+from zipfel.training.run import write_state
+
+TEXTS = ["red apple", "green pear", "fast car", "slow car", "red car", "green apple"] * 2
+TAGS = [["fruit", "red"], ["fruit"], ["car"], ["car"], ["car", "red"], ["fruit"]] * 2
+
+
+@pytest.fixture(scope="module")
+def tagger() -> Tagger:
+    settings = {"dimension": 8, "epochs": 3}
+    return Tagger("glas", settings=settings, text={"min_count": 1}, device="cpu").fit(TEXTS, TAGS)
+
+
+@pytest.fixture
+def folder(tagger: Tagger, tmp_path: Path) -> Path:
+    tagger.save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), **changes}))
+
+
+def test_what_is_saved_comes_back(tmp_path):
+    about = {"model": "glas", "sizes": {"labels": 2}, "seed": np.int64(3), "best": float("-inf")}
+    documents = {"labels": ["ä", "b\n"], "vocabulary": {"idf": [0.1]}}
+    saved = Saved(about, documents, {"a": torch.arange(4.0)}, {"b": torch.zeros(0, 3)})
+    persistence.save(saved, tmp_path / "deep" / "model")
+    found = persistence.load(tmp_path / "deep" / "model")
+    assert found.documents == documents
+    assert found.serve["a"].tolist() == [0, 1, 2, 3]
+    assert found.train["b"].shape == (0, 3)
+    assert (found.about["seed"], found.about["best"], found.about["format"]) == (3, None, FORMAT)
+    assert {"zipfel", "versions", "files"} <= found.about.keys()
+    assert persistence.verify(tmp_path / "deep" / "model") == 4
+
+
+def test_the_folder_is_as_the_design_has_it(folder):
+    assert set(files(folder)) == {
+        "model.json",
+        "serve/labels.json",
+        "serve/vocabulary.json",
+        "serve/weights.safetensors",
+        "train/weights.safetensors",
+    }
+    assert {path.name for path in folder.parent.iterdir()} == {"model"}
+    about = orjson.loads((folder / "model.json").read_bytes())
+    assert about["model"] == "glas"
+    assert about["settings"]["dimension"] == 8
+    assert about["sizes"] == {"features": 7, "labels": 3}
+    assert about["training"]["epochs"] == 3
+    assert set(about["files"]) == set(files(folder)) - {"model.json"}
+    assert persistence.verify(folder) == 4
+
+
+def test_no_pickle_anywhere(folder):
+    for name, content in files(folder).items():
+        assert name.endswith((".json", ".safetensors"))
+        assert not content.startswith((b"\x80", b"PK"))  # pickle, and the zip that torch.save writes
+        assert b"\x93NUMPY" not in content
+        if name.endswith(".json"):
+            orjson.loads(content)
+        else:
+            assert load_file(folder / name)
+    source = "\n".join(path.read_text() for path in Path(persistence.__file__).parent.rglob("*.py"))
+    for word in ("import pickle", "import joblib", "torch.save(", "torch.load(", "allow_pickle=True"):
+        assert word not in source
+
+
+@pytest.mark.parametrize("name", ["serve/weights.safetensors", "train/weights.safetensors", "serve/labels.json"])
+@pytest.mark.parametrize("damage", ["cut", "longer", "missing"])
+def test_a_truncated_longer_or_missing_file_is_told(folder, name, damage):
+    path = folder / name
+    content = path.read_bytes()
+    path.unlink()
+    if damage != "missing":
+        path.write_bytes(content[:-3] if damage == "cut" else content + b" ")
+    told = "is missing" if damage == "missing" else f"{name}: has .* bytes; it was written with {len(content)}"
+    for read in (Tagger.load, persistence.verify):
+        with pytest.raises(DataError, match=told):
+            read(folder)
+
+
+def test_an_edited_document_is_told(folder):
+    path = folder / "serve" / "labels.json"
+    path.write_bytes(path.read_bytes().replace(b"fruit", b"fruid"))
+    for read in (Tagger.load, persistence.verify):
+        with pytest.raises(DataError, match=r"labels\.json: was changed since the model was saved"):
+            read(folder)
+
+
+def test_an_edited_tensor_is_found_by_verify(folder):
+    path = folder / "serve" / "weights.safetensors"
+    tensors = load_file(path)
+    before = path.read_bytes()
+    content = bytearray(before)
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"weights\.safetensors: was changed"):
+        persistence.verify(folder)
+    path.write_bytes(before)
+    assert persistence.verify(folder) == 4
+    save_file({**tensors, "labels.rows": tensors["labels.rows"][:1].clone()}, path)
+    with pytest.raises(DataError, match="bytes; it was written with"):
+        Tagger.load(folder)
+
+
+def test_an_edited_model_json_is_told(folder):
+    about = orjson.loads((folder / "model.json").read_bytes())
+    for changes in ({"settings": {**about["settings"], "dimension": 9}}, {"model": "decaf"}, {"sizes": {}}):
+        edit(folder / "model.json", **{**about, **changes})
+        for read in (Tagger.load, persistence.verify):
+            with pytest.raises(DataError, match=r"model\.json: was changed"):
+                read(folder)
+    edit(folder / "model.json", **about)  # the layout may change
+    assert persistence.verify(folder) == 4
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"format": 1}', b"\xff"])
+def test_a_broken_model_json_is_told(folder, content):
+    (folder / "model.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"model\.json: not a saved model"):
+        Tagger.load(folder)
+
+
+def test_a_later_format_is_told(folder):
+    edit(folder / "model.json", format=FORMAT + 1, new_field=1)
+    with pytest.raises(DataError, match=f"format {FORMAT + 1} was written by another zipfel; .* reads format {FORMAT}"):
+        Tagger.load(folder)
+
+
+def test_foreign_folders_and_files_are_told(tmp_path, folder):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "file").write_text("")
+    for strange in (tmp_path / "photos", tmp_path / "file", tmp_path / "nothing"):
+        for read in (Tagger.load, persistence.verify):
+            with pytest.raises(DataError, match=r"not a saved model: model\.json is missing"):
+                read(strange)
+    (folder / "serve" / "more.json").write_text("{}")
+    with pytest.raises(DataError, match=r"more\.json: does not belong to the saved model"):
+        Tagger.load(folder)
+
+
+def test_a_target_that_exists_stays_as_it_is(tagger, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for target, options in (("full", {}), ("full", {"replace": True}), ("file", {})):
+        with pytest.raises(DataError, match="exists already"):
+            tagger.save(tmp_path / target, **options)
+    assert files(tmp_path) == {"full/a.txt": b"mine", "file": b"mine"}
+    (tmp_path / "empty").mkdir()
+    tagger.save(tmp_path / "empty")
+    assert persistence.verify(tmp_path / "empty") == 4
+    with pytest.raises(DataError, match="exists already"):
+        tagger.save(tmp_path / "empty")
+
+
+def test_an_older_model_is_replaced_where_that_is_asked_for(tagger, folder, monkeypatch):
+    before = files(folder)
+    monkeypatch.setattr(persistence, "checksum", failing)
+    with pytest.raises(DataError, match="No space left"):
+        tagger.save(folder, replace=True)
+    assert files(folder) == before
+    monkeypatch.undo()
+    monkeypatch.setattr(tagger, "classes_", ["a", "b", "c"])
+    tagger.save(folder, replace=True)
+    assert Tagger.load(folder).classes_ == ["a", "b", "c"]
+    assert persistence.verify(folder) == 4
+    assert {path.name for path in folder.parent.iterdir()} == {"model"}
+
+
+def failing(*given: Any, **options: Any) -> Any:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("part", ["write_state", "new_file", "checksum", "_seal"])
+def test_nothing_is_left_where_saving_fails_half_way(tagger, tmp_path, monkeypatch, part):
+    calls = iter(range(100))
+    real = getattr(persistence, part)
+
+    def second_time(*given: Any, **options: Any) -> Any:
+        return real(*given, **options) if next(calls) < 1 and part != "_seal" else failing()
+
+    monkeypatch.setattr(persistence, part, second_time)
+    with pytest.raises(DataError, match="cannot be written: No space left on device") as caught:
+        tagger.save(tmp_path / "new" / "model")
+    assert str(tmp_path / "new" / "model") in str(caught.value)
+    assert ".part" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_and_nothing_is_left(tagger, tmp_path):
+    """With a limit on the size of files, as a full disk has it: the weights alone are longer."""
+    code = (
+        "import resource, signal, sys, torch\n"
+        "from pathlib import Path\n"
+        "from zipfel import persistence\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "saved = persistence.Saved({}, {}, {'a': torch.zeros(100_000)}, {})\n"
+        "try:\n"
+        "    persistence.save(saved, Path(sys.argv[1]))\n"
+        "except persistence.DataError as error:\n"
+        "    print('told', error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "model"], capture_output=True, text=True)
+    assert done.stdout.startswith(f"told {tmp_path / 'model'}"), done.stderr
+    assert "cannot be written" in done.stdout
+    assert ".part" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_that_json_cannot_hold_are_told(tmp_path):
+    half = Saved({}, {"labels": ["\ud800"]}, {}, {})
+    with pytest.raises(DataError, match="cannot be saved as JSON"):
+        persistence.save(half, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_model_of_a_run_is_found(folder, tmp_path):
+    (tmp_path / "out").mkdir()
+    shutil.move(folder, tmp_path / "out" / "model")
+    assert persistence.located(tmp_path / "out") == persistence.located(tmp_path / "out" / "model")
+    assert Tagger.load(tmp_path / "out").classes_ == ["car", "fruit", "red"]
+
+
+def test_errors_are_of_the_family(folder):
+    (folder / "model.json").unlink()
+    with pytest.raises(ZipfelError):
+        Tagger.load(folder)
+
+
+LARGE = 100_000  # labels, × 500 numbers of 4 bytes = 200 MB
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory, tagger: Tagger) -> Path:
+    """A model of 200 MB, of the same texts."""
+    from zipfel.models.glas import Glas, GlasSettings
+
+    big = Tagger("glas", settings={"dimension": 500}, text={"min_count": 1}, device="cpu")
+    big.settings_ = GlasSettings(dimension=500)
+    big.features_, big.outcome_, big.learner_ = tagger.features_, tagger.outcome_, None
+    big.classes_ = [f"l{label}" for label in range(LARGE)]
+    big.model_ = Glas(len(tagger.features_.terms), LARGE, big.settings_, torch.Generator().manual_seed(0))
+    path = tmp_path_factory.mktemp("large") / "model"
+    big.save(path)
+    return path
+
+
+def test_loading_maps_the_weights_and_reads_them_not(large):
+    code = (
+        "import resource, sys, time\n"
+        "from zipfel.tagger import Tagger\n"
+        "import zipfel.models.glas\n"
+        "rss = lambda: int(open('/proc/self/statm').read().split()[1]) * resource.getpagesize() / 1e6\n"
+        "before, start = rss(), time.perf_counter()\n"
+        "tagger = Tagger.load(sys.argv[1], device='cpu')\n"
+        "print(time.perf_counter() - start, rss() - before)\n"
+        "start = time.perf_counter()\n"
+        "tags = tagger.predict(['a red car'], k=2)[0]\n"
+        "print(time.perf_counter() - start, len(tags))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, large], capture_output=True, text=True, check=True)
+    loading, first = (list(map(float, line.split())) for line in done.stdout.splitlines())
+    assert (large / "serve" / "weights.safetensors").stat().st_size > 200e6
+    assert loading[0] < 0.5
+    assert loading[1] < 60  # megabytes, most of them names of labels
+    assert first[0] < 1
+    assert first[1] == 2
+
+
+def test_saving_needs_no_second_copy_of_the_weights(tmp_path):
+    code = (
+        "import resource, sys, torch\n"
+        "from pathlib import Path\n"
+        "from zipfel import persistence\n"
+        "weights = torch.ones(50_000_000)\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3\n"
+        "before = peak()\n"
+        "persistence.save(persistence.Saved({}, {}, {'a': weights}, {}), Path(sys.argv[1]))\n"
+        "print(peak() - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "m"], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 100  # megabytes, of 200
+
+
+def test_a_saved_model_is_the_same_when_it_is_saved_again(folder, tmp_path):
+    Tagger.load(folder).save(tmp_path / "again")
+    one, two = files(folder), files(tmp_path / "again")
+    assert {name for name in one if one[name] != two[name]} <= {"model.json"}
+
+
+def test_a_saved_model_may_be_read_by_others_as_the_mask_says(tmp_path):
+    before = os.umask(0o022)
+    try:
+        write_state(tmp_path / "a.safetensors", {"x": torch.zeros(1)}, {})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.safetensors").stat().st_mode & 0o777 == 0o644

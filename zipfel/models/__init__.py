@@ -1,0 +1,1 @@
+"""The five systems, a paper each; held next to the paper."""

@@ -1,0 +1,223 @@
+"""GLaS: embeddings of points and labels, with a graph-Laplacian and spread-out regularizer (Guo et al., 2019).
+
+Held next to the paper in docs/papers/glas.md, and in its order: the embedding φ (Sec. 2, 3.1), the loss (1), the
+regularizers (2)-(4), input dropout (Sec. 3.3), Algorithm 2, prediction by maximum inner product search (Sec. 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from zipfel.config import setting
+from zipfel.data.batches import bags
+from zipfel.data.dataset import Part
+from zipfel.errors import ConfigError
+from zipfel.index.exact import ExactIndex
+from zipfel.labelspace.graph import Mean, adjacency, cooccurrence
+from zipfel.models.base import Learner
+from zipfel.negatives import hardest, holds, sampled_positives
+from zipfel.nn import losses, regularizers
+from zipfel.nn.encoders import NormedLinear, Table, keep_features, unique_ids
+from zipfel.training.run import Run, State
+from zipfel.training.trainer import Outcome, Schedule, train
+from zipfel.types import Bags
+
+
+@dataclass(frozen=True)
+class GlasSettings:
+    """Settings of GLaS. Defaults are ours, chosen on validation; the preset `paper` has those of Sec. 4."""
+
+    dimension: int = setting(1024, "width d of the vectors of points and labels")
+    layers: int = setting(1, "layers of the embedding; the first takes the sparse input, each further one is d × d")
+    nonlinear: bool = setting(True, "ReLU after (and between) layers")
+    loss: Literal["margin", "softmax", "logistic"] = setting("margin", "Eq. (1), its alternative, or one-vs-all")
+    margin: float = setting(0.2, "c of Eq. (1)")
+    negatives: int = setting(8, "how many of the hardest wrong labels a point is held against (margin, softmax)")
+    pool: int = setting(50_000, "labels drawn for a step, from which the hardest are taken; all where there are fewer")
+    scale: float = setting(20.0, "what cosines are multiplied by in softmax and logistic")
+    regularizer: Literal["glas", "spread_out", "laplacian", "gravity", "none"] = setting("glas", "Eq. (3), (2), (4) …")
+    strength: float = setting(10.0, "λ, the weight of the regularizer")
+    adjacency: Mean = setting("arithmetic", "mean of the two conditional frequencies in U")
+    keep: float = setting(0.8, "ρ, the share of input features that a step keeps")
+    batch: int = setting(512, "points a step, at most a tenth of train")
+    epochs: int = setting(15, "passes over train")
+    rate: float = setting(0.002, "highest learning rate")
+    patience: int = setting(10, "epochs without a better validation after which to stop")
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        for name in ("dimension", "layers", "negatives", "pool", "batch", "epochs", "patience"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1; found {getattr(self, name)}")
+        if not 0 < self.keep <= 1:
+            raise ConfigError(f"keep must lie in (0, 1]; found {self.keep}")
+
+
+PRESETS: dict[str, GlasSettings] = {
+    "paper": GlasSettings(layers=2, negatives=64, batch=4096, epochs=10),
+    "default": GlasSettings(),
+    "fast": GlasSettings(dimension=512, epochs=10, rate=0.004),
+}
+
+
+class Embedding(nn.Module):
+    """φ: sparse features to a unit vector (Sec. 2.1 and 3.1)."""
+
+    def __init__(self, features: int, settings: GlasSettings, generator: torch.Generator) -> None:
+        super().__init__()
+        d = settings.dimension
+        self.nonlinear = settings.nonlinear
+        self.input = Table(features, d, generator, scale=d**-0.5)
+        self.bias = nn.Parameter(torch.zeros(d))
+        self.layers = nn.ModuleList(NormedLinear(d, d, generator) for _ in range(settings.layers - 1))
+
+    def forward(self, points: Bags) -> Tensor:
+        """Return φ(x), [B, d]."""
+        hidden = self._activated(self.input(points) + self.bias)
+        for layer in self.layers:
+            hidden = self._activated(layer(hidden)) if layer is not self.layers[-1] else layer(hidden)
+        return F.normalize(hidden.float(), dim=1)
+
+    def _activated(self, hidden: Tensor) -> Tensor:
+        return F.relu(hidden) if self.nonlinear else hidden
+
+
+class Glas(nn.Module):
+    """The embedding φ, a vector for each label, and for softmax and logistic a scale and an offset of cosines."""
+
+    def __init__(self, features: int, labels: int, settings: GlasSettings, generator: torch.Generator) -> None:
+        super().__init__()
+        self.settings, self.features = settings, features
+        self.embedding = Embedding(features, settings, generator)
+        self.labels = Table(labels, settings.dimension, generator, scale=settings.dimension**-0.5)
+        self.scale = nn.Parameter(torch.tensor(settings.scale))
+        self.offset = nn.Parameter(torch.tensor(-settings.scale / 3))
+        self.lengths: Tensor | None = None  # [L] of the label vectors, where those are stored with length 1
+
+    # --- Algorithm 2 -------------------------------------------------------------------------------------------------
+
+    def fit(self, train_part: Part, run: Run, validation: Part | None = None) -> Outcome:
+        """Learn from the points of train; early stopping by P@1 on `validation`."""
+        settings = self.settings
+        self._unfold()
+        labelled = np.flatnonzero(np.diff(train_part.Y.indptr))  # a point without labels teaches nothing here
+        train_part = train_part if len(labelled) == len(train_part) else train_part.take(labelled)
+        self.A = cooccurrence(train_part.Y)  # of the whole of train, not of a batch
+        batch = max(1, min(settings.batch, len(train_part) // 10))
+        schedule = Schedule(settings.epochs, batch, settings.rate, patience=settings.patience)
+
+        def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
+            return self.loss(train_part, rows, generator)
+
+        def precision() -> float:
+            assert validation is not None
+            best = self.learner().rank(validation.X, 1, validation.filtered).ids[:, 0]
+            right = np.asarray(validation.Y[np.arange(len(best)), np.maximum(best, 0)]).ravel() > 0
+            return float(np.mean(right & (best >= 0)))
+
+        return train(run, "glas", self, len(train_part), objective, schedule, precision if validation else None)
+
+    def loss(self, part: Part, rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
+        """Return the terms of a step: lines 11 to 18 of Algorithm 2."""
+        settings, device = self.settings, self.scale.device
+        points, positives = bags(part.X, rows).to(device), bags(part.Y, rows).to(device)
+        vectors = self.embedding(keep_features(points, settings.keep, generator))  # [B, d]
+        chosen, labels = sampled_positives(positives, generator)  # [P], [P]
+        pool = self._pool(positives, generator)  # [S] sorted
+        V = F.normalize(self.labels.gather(pool), dim=1)  # [S, d]
+        scores = vectors @ V.T  # [B, S]
+        own = holds(positives, pool)  # [B, S]
+        left_out = own if part.filtered is None else own | holds(bags(part.filtered, rows).to(device), pool)
+        places = torch.searchsorted(pool, labels)
+        terms: dict[str, Tensor] = {settings.loss: self._data_term(scores, own, left_out, chosen, places)}
+        if settings.regularizer != "none" and settings.strength:
+            terms[settings.regularizer] = settings.strength * self._regularizer(vectors, V[places], labels)
+        return terms
+
+    def _pool(self, positives: Bags, generator: torch.Generator) -> Tensor:
+        """Return the labels that a step is held against: all, or those of the batch and a draw of others."""
+        count, device = len(self.labels.rows), positives.ids.device
+        if count <= self.settings.pool:
+            return torch.arange(count, device=device)
+        drawn = torch.randint(count, (self.settings.pool,), generator=generator).to(device)
+        return unique_ids(torch.cat([positives.ids, drawn]))[0]
+
+    def _data_term(self, scores: Tensor, own: Tensor, left_out: Tensor, chosen: Tensor, places: Tensor) -> Tensor:
+        """Return the loss (1), or softmax, of a sampled positive against the hardest negatives; or one-vs-all."""
+        settings = self.settings
+        if settings.loss == "logistic":
+            return losses.logistic(self.scale * scores + self.offset, own.float(), own | ~left_out)
+        positive = scores[chosen, places]  # [P]
+        negatives, mask = hardest(scores[chosen], left_out[chosen], settings.negatives)  # [P, negatives]
+        if settings.loss == "margin":
+            return losses.margin(positive, negatives, settings.margin, mask)
+        return losses.softmax(self.scale * positive, self.scale * negatives, mask)
+
+    def _regularizer(self, vectors: Tensor, V: Tensor, labels: Tensor) -> Tensor:
+        kind = self.settings.regularizer
+        if kind == "spread_out":
+            return regularizers.spread_out(V)
+        if kind == "gravity":
+            return regularizers.gravity(vectors, V)
+        U = torch.from_numpy(adjacency(self.A, labels.cpu().numpy(), self.settings.adjacency)).to(V.device)
+        return regularizers.glas(V, U) if kind == "glas" else regularizers.laplacian(V, U)
+
+    # --- Prediction --------------------------------------------------------------------------------------------------
+
+    def learner(self) -> Learner:
+        """Return what prediction needs: φ, the unit label vectors, and what turns a cosine into a score in [0, 1]."""
+        vectors = self.labels.rows.detach()
+        if self.lengths is None:
+            vectors = F.normalize(vectors, dim=1)
+        return Learner(self.embedding, ExactIndex(vectors), self.score)
+
+    def score(self, cosines: Tensor) -> Tensor:
+        """Return scores in [0, 1], in the order of the cosines."""
+        if self.settings.loss == "margin":
+            return ((1 + cosines) / 2).clamp(0, 1)
+        return torch.sigmoid(self.scale * cosines + self.offset)
+
+    # --- Saving, and labels that come later --------------------------------------------------------------------------
+
+    def saved(self) -> tuple[State, State]:
+        """Return what prediction needs, with label vectors of unit length, and what learning needs besides."""
+        state = self.state_dict()
+        if self.lengths is not None:
+            return state, {"labels.lengths": self.lengths}
+        rows = self.labels.rows.detach()
+        return state | {"labels.rows": F.normalize(rows, dim=1)}, {"labels.lengths": rows.norm(dim=1)}
+
+    def _unfold(self) -> None:
+        """Give label vectors that were stored with length 1 their own lengths back, for learning on."""
+        if self.lengths is not None:
+            rows = self.labels.rows.detach() * self.lengths.to(self.labels.rows.device)[:, None]
+            self.labels.rows, self.lengths = nn.Parameter(rows, requires_grad=False), None
+
+    def add_labels(self, count: int, generator: torch.Generator) -> None:
+        """Add labels behind those that are there, at random places."""
+        self._unfold()
+        table = Table(count, self.settings.dimension, generator, scale=self.settings.dimension**-0.5)
+        rows = torch.cat([self.labels.rows.detach(), table.rows.to(self.labels.rows.device)])
+        self.labels.rows = nn.Parameter(rows, requires_grad=False)
+
+
+build = Glas
+
+
+def restored(sizes: Mapping[str, int], settings: GlasSettings, serve: State, train: State) -> Glas:
+    """Return a model with saved weights, which are taken as they are: mapped, not copied."""
+    model = Glas(0, 0, settings, torch.Generator())  # on the meta device it would cost a second of torch's imports
+    model.features = sizes["features"]
+    model.embedding.input.rows = nn.Parameter(serve["embedding.input.rows"], requires_grad=False)
+    model.labels.rows = nn.Parameter(serve["labels.rows"], requires_grad=False)
+    model.load_state_dict(serve, assign=True)
+    model.lengths = train["labels.lengths"]
+    return model.eval()

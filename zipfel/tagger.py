@@ -1,0 +1,311 @@
+"""The door: texts in, named and scored tags out, with scikit-learn's conventions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array, issparse
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+
+from zipfel import config, metrics, persistence
+from zipfel.data.dataset import Dataset, Part, Texts
+from zipfel.data.splits import split_rows
+from zipfel.data.text import TextFeatures, TextSettings
+from zipfel.errors import ConfigError, DataError, did_you_mean
+from zipfel.training.run import Run
+from zipfel.training.trainer import Outcome
+from zipfel.types import Ranking
+
+MODELS = {"glas": "zipfel.models.glas"}
+
+
+class Tag(NamedTuple):
+    """A label and its score in [0, 1]."""
+
+    label: str
+    score: float
+
+
+def settings_of(model: str, preset: str = "default", changes: Mapping[str, Any] | None = None) -> Any:
+    """Return the settings of a model: those of a preset, and what differs from it."""
+    presets = model_presets(model)
+    if preset not in presets:
+        raise ConfigError(f"unknown preset {preset!r}{did_you_mean(preset, presets)}")
+    base = presets[preset]
+    if not isinstance(changes or {}, Mapping):
+        raise ConfigError(f"settings must be given by name; found {changes!r}")
+    return config.from_mapping(type(base), {**dataclasses.asdict(base), **(changes or {})})
+
+
+def model_presets(model: str) -> dict[str, Any]:
+    """Return the settings of each preset of a model."""
+    if model not in MODELS:
+        raise ConfigError(f"unknown model {model!r}{did_you_mean(model, MODELS)}")
+    presets: dict[str, Any] = import_module(MODELS[model]).PRESETS
+    return presets
+
+
+class Tagger(BaseEstimator):  # type: ignore[misc]
+    """Tags texts, or rows of sparse features, with labels.
+
+    model: one of MODELS.  preset: "default", "fast" or "paper".  settings: what differs from the preset, by name.
+    text: how texts become features (`TextSettings`), by name.  validation: share of the points that decides when to
+    stop.  warm_start: a further `fit` goes on from the weights that are there, with the settings they were made with;
+    labels it has not seen are added.
+
+    >>> tagger = Tagger("glas", settings={"epochs": 20, "dimension": 16}, text={"min_count": 1}, validation=0)
+    >>> texts, tags = ["red apple", "green pear", "fast car", "slow car"], [["fruit"], ["fruit"], ["car"], ["car"]]
+    >>> tagger = tagger.fit(texts, tags)
+    >>> tagger.predict(["a green apple"], k=1)[0][0].label
+    'fruit'
+    """
+
+    def __init__(
+        self,
+        model: str = "glas",
+        preset: str = "default",
+        settings: Mapping[str, Any] | None = None,
+        text: Mapping[str, Any] | None = None,
+        validation: float = 0.05,
+        warm_start: bool = False,
+        device: str = "auto",
+        seed: int = 0,
+    ) -> None:
+        self.model, self.preset, self.settings, self.text = model, preset, settings, text
+        self.validation, self.warm_start, self.device, self.seed = validation, warm_start, device, seed
+
+    def fit(self, X: Any, y: Any, label_texts: Mapping[str, str] | None = None) -> Tagger:
+        """Learn from texts (a list, or lists by field) or a sparse matrix, and tags: lists of names, or a matrix."""
+        return self.fit_dataset(dataset_of(X, y, label_texts))
+
+    def fit_dataset(self, dataset: Dataset, run: Run | None = None) -> Tagger:
+        """Learn from a data set; its stages are kept in the folder of `run`, where it has one."""
+        device = chosen_device(self.device)
+        if not dataset.train.Y.nnz:
+            raise DataError("no point has a label, so there is nothing to learn")
+        if self.warm_start and hasattr(self, "model_"):
+            dataset = self._continued(self._featured(dataset))
+        else:
+            self._start(dataset)
+            dataset = self._featured(dataset)
+        train, validation = self._parts(dataset)
+        self.model_.to(device)
+        self.outcome_ = self.model_.fit(train, run or Run(seed=self.seed), validation)
+        self.learner_ = self.model_.learner()
+        return self
+
+    def _start(self, dataset: Dataset) -> None:
+        """Fit the vocabulary, and make a new model for this many features and labels."""
+        self.settings_ = settings_of(self.model, self.preset, self.settings)
+        self.features_ = None
+        if dataset.train.texts is not None:
+            text = config.from_mapping(TextSettings, self.text or {})
+            self.features_ = TextFeatures.fit(dataset.train.texts, dataset.label_texts, text)
+        self.classes_ = list(dataset.label_names or map(str, range(dataset.sizes.labels)))
+        inputs = len(self.features_.terms) if self.features_ is not None else dataset.sizes.features
+        self.model_ = self._built(inputs, len(self.classes_))
+
+    def _built(self, features: int, labels: int) -> Any:
+        build = import_module(MODELS[self.model]).build
+        return build(features, labels, self.settings_, Run(seed=self.seed).generator("start"))
+
+    def _featured(self, dataset: Dataset) -> Dataset:
+        if (dataset.train.texts is not None) != (self.features_ is not None):
+            kind = "texts" if self.features_ is not None else "a sparse matrix"
+            raise DataError(f"the model was fitted on {kind}; these points are not of that kind")
+        if self.features_ is not None:
+            return self.features_.apply(dataset)
+        self._check_width(dataset.sizes.features)
+        return dataset
+
+    def _check_width(self, features: int) -> None:
+        if features != self.model_.features:
+            raise DataError(f"points have {features} features, and the model was fitted on {self.model_.features}")
+
+    def _parts(self, dataset: Dataset) -> tuple[Part, Part | None]:
+        """Return the points to learn from and those that decide when to stop."""
+        if dataset.validation is not None or not self.validation or len(dataset.train) < 100:
+            return dataset.train, dataset.validation
+        stay, held = split_rows(dataset.train, self.validation, self.seed)
+        return dataset.train.take(stay), dataset.train.take(held)
+
+    def _continued(self, dataset: Dataset) -> Dataset:
+        """Return the data set with this tagger's labels first, and add those that it has not seen."""
+        names = list(dataset.label_names or map(str, range(dataset.sizes.labels)))
+        places = {name: place for place, name in enumerate(self.classes_)}
+        added = [name for name in names if name not in places]
+        self.classes_ = [*self.classes_, *added]
+        self.model_.add_labels(len(added), Run(seed=self.seed).generator(f"labels {len(self.classes_)}"))
+        columns = np.array([{**places, **_numbered(added, len(places))}[name] for name in names])
+
+        def moved(part: Part) -> Part:
+            filtered = part.filtered if part.filtered is None else _moved(part.filtered, columns, len(self.classes_))
+            return dataclasses.replace(part, Y=_moved(part.Y, columns, len(self.classes_)), filtered=filtered)
+
+        return dataset.with_parts(moved, label_names=self.classes_, label_texts=None, Z=None)
+
+    def rank(self, X: Any, k: int = 5, filtered: csr_array | None = None) -> Ranking:
+        """Return the best k labels of each point as ids and scores, [points, k]."""
+        self._check_fitted()
+        if not isinstance(k, int | np.integer) or k < 1:
+            raise ConfigError(f"k must be a whole number of at least 1; found {k!r}")
+        rows, labels = self._rows(X), len(self.classes_)
+        if filtered is not None and filtered.shape != (rows.shape[0], labels):
+            raise DataError(f"filtered pairs must be {rows.shape[0]} × {labels}; found shape {filtered.shape}")
+        ranking: Ranking = self.learner_.rank(rows, min(int(k), labels), filtered)
+        return ranking
+
+    def _rows(self, X: Any) -> csr_array:
+        if self.features_ is not None:
+            if is_matrix(X):
+                raise DataError("the model was fitted on texts; found a matrix")
+            return self.features_.transform(_texts(X))
+        if not is_matrix(X):
+            raise DataError(f"the model was fitted on a matrix of features; found {type(X).__name__}")
+        rows = Part(csr_array((X.shape[0], 0)), X=X).X  # checked, and in the form that learning saw
+        assert rows is not None
+        self._check_width(rows.shape[1])
+        return rows
+
+    def predict(self, X: Any, k: int = 5) -> list[list[Tag]]:
+        """Return the best k tags of each point, best first, with scores in [0, 1]."""
+        ranking = self.rank(X, k)
+        return [
+            [Tag(self.classes_[label], score) for label, score in zip(*row, strict=True) if label >= 0]
+            for row in zip(ranking.ids.tolist(), ranking.scores.tolist(), strict=True)
+        ]
+
+    def score(self, X: Any, y: Any) -> float:
+        """Return P@1, as a share: how often the first tag is right."""
+        self._check_fitted()
+        truth = label_matrix(y, self.classes_)
+        return metrics.measure(self.rank(X, 1), truth, ks=(1,))["P@1"] / 100
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "learner_"):
+            raise NotFittedError("this Tagger has not been fitted; call fit first")
+
+    def save(self, path: Path | str, replace: bool = False) -> None:
+        """Write the model into a new folder; `replace` allows that an older model is there."""
+        self._check_fitted()
+        serve, train = self.model_.saved()
+        documents: dict[str, Any] = {"labels": self.classes_}
+        if self.features_ is not None:
+            documents["vocabulary"] = self.features_.as_json()
+        about = {
+            "model": self.model,
+            "tagger": self.get_params() | {"warm_start": False},
+            "settings": dataclasses.asdict(self.settings_),
+            "sizes": {"features": self.model_.features, "labels": len(self.classes_)},
+            "training": dataclasses.asdict(self.outcome_),
+        }
+        persistence.save(persistence.Saved(about, documents, serve, train), Path(path), replace)
+
+    @classmethod
+    def load(cls, path: Path | str, device: str = "auto") -> Tagger:
+        """Read a saved model; its weights are mapped into memory and read when they are needed."""
+        saved = persistence.load(persistence.located(Path(path)))
+        about = saved.about
+        tagger = cls(**{**about["tagger"], "device": device})
+        tagger.settings_ = settings_of(tagger.model, tagger.preset, about["settings"])
+        tagger.classes_ = saved.documents["labels"]
+        vocabulary = saved.documents.get("vocabulary")
+        tagger.features_ = None if vocabulary is None else TextFeatures.of_json(vocabulary, path)
+        module = import_module(MODELS[tagger.model])
+        model = module.restored(about["sizes"], tagger.settings_, saved.serve, saved.train)
+        tagger.model_ = model.to(chosen_device(device))
+        tagger.learner_ = tagger.model_.learner()
+        tagger.outcome_ = Outcome(**about["training"])
+        return tagger
+
+
+def chosen_device(name: str) -> torch.device:
+    """Return the device of that name; "auto" is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    known = {"auto", "cpu", "cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))}
+    if name not in known:
+        raise ConfigError(f"unknown device {name!r}{did_you_mean(str(name), sorted(known))}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device is cuda, and torch finds no GPU here")
+    return torch.device(name)
+
+
+def dataset_of(X: Any, y: Any, label_texts: Mapping[str, str] | None = None) -> Dataset:
+    """Make a data set of what users have: texts or a sparse matrix, and tag names or a sparse matrix."""
+    about = {str(name): text for name, text in (label_texts or {}).items()}
+    if is_matrix(y):
+        names = [str(label) for label in range(y.shape[1])]
+        unknown = next((name for name in about if name not in set(names)), None)
+        if unknown is not None:
+            raise DataError(f"label_texts names {unknown!r}; the labels of a matrix are called 0 to {len(names) - 1}")
+    else:
+        y = checked_tags(y)
+        names = sorted({str(tag) for tags in y for tag in tags} | set(about))
+    Y = label_matrix(y, names)
+    texts = None if is_matrix(X) else _texts(X)
+    points = X.shape[0] if texts is None else len(next(iter(texts.values()), ()))
+    if points != Y.shape[0]:
+        raise DataError(f"{points} points and {Y.shape[0]} rows of tags must be as many")
+    part = Part(Y, X=X if texts is None else None, texts=texts)
+    descriptions = {"text": [about.get(name, "") for name in names]} if about else None
+    return Dataset(part, label_names=names, label_texts=descriptions)
+
+
+def is_matrix(values: Any) -> bool:
+    """Tell whether these are numbers in rows and columns: a sparse matrix, or a dense array."""
+    return issparse(values) or (isinstance(values, np.ndarray) and values.ndim == 2 and values.dtype.kind in "biuf")
+
+
+def _texts(X: Any) -> Texts:
+    """Return texts by field; a plain list is one field."""
+    if isinstance(X, str):
+        raise DataError("expected a list of texts, found one text")
+    if isinstance(X, Mapping):
+        return {name: list(column) for name, column in X.items()}
+    if not isinstance(X, Iterable):
+        raise DataError(f"expected a list of texts or a matrix of features, found {type(X).__name__}")
+    texts = list(X)
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise DataError(f"row {row} must be text; found {type(text).__name__}")
+    return {"text": texts}
+
+
+def checked_tags(y: Any) -> list[list[Any]]:
+    """Return a list of names for each point, or refuse what is none."""
+    if isinstance(y, str) or not isinstance(y, Iterable):
+        raise DataError(f"expected a list of tags for each point, found {y!r:.60}")
+    rows = list(y)
+    for row, tags in enumerate(rows):
+        if isinstance(tags, str) or not isinstance(tags, Iterable):
+            raise DataError(f"row {row} of the tags must be a list of names; found {tags!r:.60}")
+    return [list(tags) for tags in rows]
+
+
+def label_matrix(y: Any, names: Sequence[str]) -> csr_array:
+    """Return tags as a [points, names] matrix; tags that are not among the names are left out."""
+    if is_matrix(y):
+        return csr_array(y)
+    places = {name: place for place, name in enumerate(names)}
+    rows = [[places[str(tag)] for tag in dict.fromkeys(tags) if str(tag) in places] for tags in checked_tags(y)]
+    counts = np.array([len(row) for row in rows], dtype=np.int64)
+    ids = np.array([place for row in rows for place in row], dtype=np.int32)
+    indptr = np.concatenate(([0], np.cumsum(counts)))
+    return csr_array((np.ones(len(ids), dtype=np.float32), ids, indptr), shape=(len(rows), len(names)))
+
+
+def _numbered(names: Sequence[str], first: int) -> dict[str, int]:
+    return {name: first + place for place, name in enumerate(names)}
+
+
+def _moved(matrix: csr_array, columns: np.ndarray[Any, Any], width: int) -> csr_array:
+    """Return the matrix with its columns at other places, [rows, width]."""
+    return csr_array((matrix.data, columns[matrix.indices], matrix.indptr), shape=(matrix.shape[0], width))
