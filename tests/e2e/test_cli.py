@@ -163,6 +163,7 @@ def test_evaluate_scores_text_and_npz_alike(zipfel_command, repository, tmp_path
         assert code == 0
         assert figures(out)["P"] == ["50.00", "33.33", "20.00"]
         written.append(json.loads(json_file.read_text()))
+        assert written[-1].pop("seconds") >= 0
     assert written[0] == written[1] == written[2]
     assert written[0]["P@1"] == 50
     assert (written[0]["A"], written[0]["B"]) == (0.55, 1.5)

@@ -1,0 +1,118 @@
+"""Training, judging and using a model from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import zipfel
+from zipfel.data.synthetic import Synthetic, make
+
+SMALL = ["--set", "dimension=16", "--set", "epochs=4", "--set", "rate=0.01"]
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "planted"
+    zipfel.write(make(Synthetic(points=600, labels=20, texts=True, noise=0.2, seed=1)), folder, "lf")
+    return folder
+
+
+@pytest.fixture
+def trained(zipfel_command, planted, tmp_path) -> Path:
+    outcome = zipfel_command("train", planted, "--model", "glas", "--out", tmp_path / "run", *SMALL)
+    assert outcome.code == 0, outcome.err
+    assert "epoch 4" in outcome.err
+    assert "trained in" in outcome.out
+    return tmp_path / "run"
+
+
+def test_a_trained_model_is_judged_and_beats_the_most_frequent_label(zipfel_command, planted, trained, tmp_path):
+    outcome = zipfel_command("evaluate", trained, planted, "--json", tmp_path / "figures.json")
+    assert outcome.code == 0
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert figures["P@1"] > 60
+    assert figures["points"] == 120
+    assert figures["seconds"] > 0
+
+
+def test_the_same_command_again_finds_the_work_done(zipfel_command, planted, trained):
+    weights = (trained / "model" / "serve" / "weights.safetensors").read_bytes()
+    outcome = zipfel_command("train", planted, "--model", "glas", "--out", trained, *SMALL)
+    assert outcome.code == 0
+    assert "epoch 4" not in outcome.err  # nothing was trained again
+    assert (trained / "model" / "serve" / "weights.safetensors").read_bytes() == weights
+
+
+def test_other_settings_need_another_folder_or_fresh(zipfel_command, planted, trained):
+    other = ["--set", "dimension=8", "--set", "epochs=1"]
+    outcome = zipfel_command("train", planted, "--out", trained, *other)
+    assert outcome.code == 2
+    assert "--fresh" in outcome.err
+    assert zipfel_command("train", planted, "--out", trained, "--fresh", *other).code == 0
+    about = json.loads((trained / "model" / "model.json").read_text())
+    assert about["settings"]["dimension"] == 8
+
+
+def test_predict_takes_words_and_files(zipfel_command, planted, trained, tmp_path):
+    texts = next(iter(zipfel.read(planted).test.texts.values()))
+    lines = zipfel_command("predict", trained, texts[0], texts[1], "--k", "3", "--json").out.splitlines()
+    answers = [json.loads(line) for line in lines]
+    assert [answer["text"] for answer in answers] == list(texts[:2])
+    scores = [tag["score"] for tag in answers[0]["tags"]]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 <= score <= 1 for score in scores)
+    (tmp_path / "in.txt").write_text("\n".join(texts[:2]) + "\n")
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:2]))
+    (tmp_path / "in.csv").write_text("body\n" + "\n".join(texts[:2]) + "\n")
+    for name, more in (("in.txt", []), ("in.jsonl", []), ("in.csv", ["--text", "body"])):
+        outcome = zipfel_command("predict", trained, "--input", tmp_path / name, "--k", "3", "--json", *more)
+        assert [json.loads(line) for line in outcome.out.splitlines()] == answers, name
+
+
+def test_models_lists_settings_with_their_meaning(zipfel_command):
+    outcome = zipfel_command("models")
+    assert outcome.code == 0
+    assert "glas" in outcome.out
+    assert "dimension" in outcome.out
+    assert "1024" in outcome.out
+
+
+def test_verify_finds_a_changed_file(zipfel_command, trained):
+    assert "as they were written" in zipfel_command("verify", trained).out
+    path = trained / "model" / "serve" / "weights.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    outcome = zipfel_command("verify", trained)
+    assert outcome.code == 2
+    assert "was changed since the model was saved" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "{data}", "--out", "{tmp}/x", "--model", "glass"], "unknown model 'glass'; did you mean 'glas'?"),
+        (
+            ["train", "{data}", "--out", "{tmp}/x", "--set", "epoch=1"],
+            "unknown setting 'epoch'; did you mean 'epochs'?",
+        ),
+        (["train", "{data}", "--out", "{tmp}/x", "--set", "epochs"], "--set takes key=value; found 'epochs'"),
+        (["train", "{data}", "--out", "{tmp}/x", "--preset", "papr"], "unknown preset 'papr'; did you mean 'paper'?"),
+        (["train", "{data}", "--out", "{tmp}/x", "--device", "gpu"], "unknown device 'gpu'"),
+        (["evaluate", "{data}"], "evaluate takes MODEL DATA, or DATA --predictions FILE"),
+        (["evaluate", "{data}", "{data}"], "not a saved model"),
+        (["predict", "{data}", "text"], "not a saved model"),
+        (["predict", "{data}"], "name texts to tag, or a file of them with --input"),
+        (["verify", "{data}"], "not a saved model"),
+    ],
+)
+def test_bad_words_are_one_line(zipfel_command, planted, tmp_path, words, message):
+    outcome = zipfel_command(*(word.format(data=planted, tmp=tmp_path) for word in words))
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert len(outcome.err.splitlines()) == 1
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,255 @@
+"""`zipfel train`, `evaluate`, `predict`, `models`, `verify`."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.markup import escape
+
+from zipfel import config
+from zipfel.cli import data
+from zipfel.cli.options import with_options
+from zipfel.cli.progress import Shown, span
+from zipfel.cli.show import bar, console, print_table
+from zipfel.data.dataset import Dataset, Propensity, fingerprints
+from zipfel.data.formats import TableSettings
+from zipfel.data.formats.files import new_file, text_lines
+from zipfel.data.formats.table import TEXT_COLUMNS, cell_text
+from zipfel.data.formats.table_files import open_table
+from zipfel.data.splits import Preparation
+from zipfel.data.text import TextSettings
+from zipfel.errors import ConfigError, DataError
+from zipfel.evaluate import Report, ranked, read_predictions
+from zipfel.evaluate import evaluate as judge
+from zipfel.types import Ranking
+
+LONGEST = 1000  # ranking that is judged: what is held is points × k
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.", show_default=False)]
+
+
+@with_options
+def train(
+    source: data.Source,
+    out: Annotated[Path, typer.Option(help="Folder for the run and the model.", show_default=False)],
+    columns: TableSettings,
+    preparation: Preparation,
+    text: TextSettings,
+    model: Annotated[str, typer.Option(help="Model to train; `zipfel models` lists them.")] = "glas",
+    preset: Annotated[str, typer.Option(help="paper, default or fast.")] = "default",
+    set: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset; may be repeated.")] = None,
+    config_file: Annotated[Path | None, typer.Option("--config", help="TOML file of settings.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over where a run stopped.")] = False,
+    format: data.From = None,
+) -> None:
+    """Train a model; the same command again goes on where it stopped."""
+    from zipfel.tagger import Tagger, chosen_device, settings_of
+    from zipfel.training.run import Run
+
+    chosen_device(device)  # what is wrong with it is told before the data is read
+    changes = {**(config.read_toml(config_file) if config_file else {}), **dict(map(_pair, set or []))}
+    settings = settings_of(model, preset, changes)
+    dataset = data.load(source, format, columns, preparation)
+    tagger = Tagger(model, preset, dataclasses.asdict(settings), dataclasses.asdict(text), device=device,
+                    seed=preparation.seed)  # fmt: skip
+    with Shown() as shown:
+        run = Run(out / "run", preparation.seed, shown)
+        inputs = {"model": model, "settings": dataclasses.asdict(settings), "text": dataclasses.asdict(text),
+                  "data": _fingerprint(dataset)}  # fmt: skip
+        run.open(inputs, fresh)
+        tagger.fit_dataset(dataset, run)
+    tagger.save(out / "model", replace=True)
+    outcome = tagger.outcome_
+    best = (
+        f", best on validation {outcome.best:.4f} in epoch {outcome.best_epoch + 1}" if outcome.best_epoch >= 0 else ""
+    )
+    ended = "stopped early" if outcome.interrupted else "trained"
+    console.print(f"{escape(str(out))}: {ended} in {span(outcome.seconds)}{best}", soft_wrap=True)
+
+
+def _pair(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals:
+        raise ConfigError(f"--set takes key=value; found {word!r}")
+    return key.strip(), value.strip()
+
+
+def _fingerprint(dataset: Dataset) -> str:
+    """Return a short name of the points and labels that a run learns from."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in dataset.parts.values():
+        for numbers in (fingerprints(part), part.Y.indices, part.Y.indptr):
+            digest.update(numbers.tobytes())
+    return digest.hexdigest()
+
+
+@with_options
+def evaluate(
+    paths: Annotated[list[Path], typer.Argument(metavar="[MODEL] DATA", help="A model and a data set, or only that.")],
+    columns: TableSettings,
+    preparation: Preparation,
+    predictions: Annotated[
+        Path | None, typer.Option(help="Scores instead of a model: scipy npz, or lines of 'label:score …'.")
+    ] = None,
+    part: Annotated[str, typer.Option(help="Part of the data set to judge.")] = "test",
+    k: Annotated[str, typer.Option(help="Lengths of the ranking to judge.")] = "1,3,5",
+    a: Annotated[float | None, typer.Option("--A", help="Propensity constant; else the data set's.")] = None,
+    b: Annotated[float | None, typer.Option("--B", help="Propensity constant; else the data set's.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write the figures to this file.")] = None,
+    format: data.From = None,
+) -> None:
+    """Judge a model, or anybody's predictions: P, nDCG, PSP, PSnDCG, R, coverage, by frequency, and on the tail."""
+    ks, model = _lengths(k), _model_of(paths, predictions)
+    dataset = data.load(paths[-1], format, columns, preparation)
+    given = Propensity(dataset.propensity.A if a is None else a, dataset.propensity.B if b is None else b)
+    if part not in dataset.parts:
+        raise ConfigError(f"part must be one of {', '.join(dataset.parts)}; found {part!r}")
+    start = time.perf_counter()
+    if model is not None:
+        ranking = _tags_of(model, dataset, part, ks[-1])
+    else:
+        assert predictions is not None
+        scores = read_predictions(predictions, len(dataset.parts[part]), dataset.sizes.labels)
+        ranking = ranked(scores, dataset, part, ks[-1])
+    seconds = time.perf_counter() - start
+    report = judge(ranking, dataset, part, ks, given)
+    if json is not None:
+        with new_file(json) as out:
+            figures = report.as_json() | {"seconds": round(seconds, 3)}
+            out.write(orjson.dumps(figures, option=orjson.OPT_INDENT_2) + b"\n")
+    show_report(report, ks)
+
+
+def _model_of(paths: list[Path], predictions: Path | None) -> Path | None:
+    """Return the model among the arguments, if there is one; exactly one of a model and predictions must be there."""
+    if len(paths) > 2 or (len(paths) == 2) == (predictions is not None):
+        raise ConfigError("evaluate takes MODEL DATA, or DATA --predictions FILE")
+    return paths[0] if len(paths) == 2 else None
+
+
+def _tags_of(model: Path, dataset: Dataset, part: str, k: int) -> Ranking:
+    """Rank a part's points by a saved model, whose labels must be the data set's."""
+    from zipfel.tagger import Tagger
+
+    tagger, points = Tagger.load(model), dataset.parts[part]
+    names = list(dataset.label_names or map(str, range(dataset.sizes.labels)))
+    if tagger.classes_ != names:
+        raise DataError(
+            f"the model knows {len(tagger.classes_)} labels that are not the {len(names)} of {dataset.name}"
+        )
+    return tagger.rank(points.X if tagger.features_ is None else points.texts, k, points.filtered)
+
+
+def predict(
+    model: Model,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT ...]", help="Texts to tag.")] = None,
+    input: Annotated[Path | None, typer.Option(help="File of texts: .txt (one a line), .jsonl, .csv, …")] = None,
+    text: Annotated[str | None, typer.Option(help="Text columns of the file, such as title,body.")] = None,
+    k: Annotated[int, typer.Option(help="How many tags a text gets.")] = 5,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Tag texts, given as words of the command, or in a file; a file of any size is streamed."""
+    from zipfel.tagger import Tagger
+
+    if bool(texts) == (input is not None):
+        raise ConfigError("name texts to tag, or a file of them with --input")
+    tagger = Tagger.load(model)
+    source = iter(texts or []) if input is None else _texts_of(input, text)
+    for batch in batched(source, 1024):
+        for words, tags in zip(batch, tagger.predict(list(batch), k), strict=True):
+            if json:
+                found = [{"label": tag.label, "score": tag.score} for tag in tags]
+                sys.stdout.write(orjson.dumps({"text": words, "tags": found}).decode() + "\n")
+            else:
+                shown = words if len(words) <= 60 else words[:59] + "…"
+                console.print(f"[bold]{escape(shown)}[/bold]", soft_wrap=True)
+                for tag in tags:
+                    console.print(f"  {tag.score:.3f}  {escape(tag.label)}", soft_wrap=True)
+
+
+def _texts_of(path: Path, columns: str | None) -> Iterator[str]:
+    """Yield the texts of a file; columns of a table are joined."""
+    if path.name.removesuffix(".gz").endswith(".txt"):
+        yield from (line.rstrip("\r\n") for line in text_lines(path))
+        return
+    table = open_table(path)
+    wanted = columns.split(",") if columns else [name for name in TEXT_COLUMNS if name in table.columns]
+    if not wanted:
+        raise DataError(f"name the text columns with --text (found: {', '.join(table.columns)})", path)
+    table.check(wanted)
+    for _, values in table.rows(wanted):
+        yield " ".join(map(cell_text, values))
+
+
+def batched(items: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Yield lists of up to `size` items."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+def models() -> None:
+    """List the models, their settings with the defaults of each preset, and what they mean."""
+    from zipfel.tagger import MODELS, model_presets
+
+    for name in MODELS:
+        presets = model_presets(name)
+        kind = type(presets["default"])
+        console.print(f"[bold]{name}[/bold]: {escape((kind.__doc__ or '').partition(chr(10))[0])}", soft_wrap=True)
+        for field in dataclasses.fields(kind):
+            values = {str(getattr(preset, field.name)): None for preset in presets.values()}
+            shown = ", ".join(f"{key} {getattr(preset, field.name)}" for key, preset in presets.items())
+            default = next(iter(values)) if len(values) == 1 else shown
+            console.print(f"  [bold]{field.name}[/bold] ({escape(default)}): {escape(field.metadata['help'])}")
+
+
+def verify(model: Model) -> None:
+    """Check every file of a saved model against its checksum."""
+    from zipfel import persistence
+
+    count = persistence.verify(persistence.located(model))
+    console.print(f"{escape(str(model))}: {count} files are as they were written", soft_wrap=True)
+
+
+def _lengths(text: str) -> list[int]:
+    try:
+        ks = sorted({int(word) for word in text.split(",")})
+    except ValueError:
+        raise ConfigError(f"k must be whole numbers such as 1,3,5; found {text!r}") from None
+    if ks[0] < 1:
+        raise ConfigError(f"k must be at least 1; found {ks[0]}")
+    if ks[-1] > LONGEST:
+        raise ConfigError(f"k must be at most {LONGEST}; found {ks[-1]}")
+    return ks
+
+
+def show_report(report: Report, ks: list[int]) -> None:
+    """Print the figures, in percent."""
+
+    def rows(values: dict[str, float]) -> list[tuple[str, ...]]:
+        names = dict.fromkeys(name.partition("@")[0] for name in values)
+        return [(name, *(f"{values[f'{name}@{k}']:.2f}" for k in ks)) for name in names]
+
+    lengths, propensity = ("", *(f"@{k}" for k in ks)), report.propensity
+    title = f"{report.points:,} points, {report.labels:,} labels, A {propensity.A:g}, B {propensity.B:g}; percent"
+    print_table(title, [*rows(report.values), *rows(report.macro)], lengths)
+    if report.only_tail:
+        title = f"\n{report.only_tail_points:,} points that have only tail labels"
+        print_table(title, rows(report.only_tail), lengths)
+    most = max((piece.contribution for piece in report.bins), default=0) or 1
+    pieces = [
+        (f"{piece.lowest:,} to {piece.highest:,} points a label", f"{piece.labels:,} labels",
+         f"{piece.contribution:.2f}", bar(piece.contribution / most))
+        for piece in report.bins
+    ]  # fmt: skip
+    print_table(f"\nWhat labels of each frequency contribute to P@{ks[-1]}", pieces, ("", "", "", "bar"))
