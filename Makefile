@@ -5,12 +5,9 @@ DEMO := .demo
 
 .PHONY: demo test format clean
 
-demo: .venv/demo-installed  ## get ICD-10-CM, look at it, tag by label text, and judge the tags
-	rm -rf $(DEMO) && mkdir $(DEMO)
-	$(BIN)/zipfel data get icd10cm $(DEMO)/icd10cm
-	$(BIN)/zipfel data info $(DEMO)/icd10cm
-	$(BIN)/python examples/label_text_cosine.py $(DEMO)/icd10cm $(DEMO)/cosine.npz
-	$(BIN)/zipfel evaluate $(DEMO)/icd10cm --predictions $(DEMO)/cosine.npz
+demo: .venv/demo-installed  ## get ICD-10-CM, train a model on it, judge it, tag a few phrases
+	rm -rf $(DEMO)
+	$(BIN)/zipfel demo $(DEMO)
 
 test: .venv/test-installed  ## lint, types, tests
 	$(BIN)/ruff format --check .

@@ -116,3 +116,18 @@ def test_bad_words_are_one_line(zipfel_command, planted, tmp_path, words, messag
     assert message in outcome.err
     assert len(outcome.err.splitlines()) == 1
     assert not (tmp_path / "x").exists()
+
+
+def test_demo_trains_judges_and_tags(zipfel_command, monkeypatch, tmp_path):
+    dataset = make(Synthetic(points=400, labels=12, texts=True, seed=2))
+    monkeypatch.setattr("zipfel.data.registry.load", lambda name: dataset)
+    monkeypatch.setattr("zipfel.cli.demo.SETTINGS", {"dimension": 16, "epochs": 2})
+    outcome = zipfel_command("demo", tmp_path / "demo")
+    assert outcome.code == 0, outcome.err
+    assert "trained in" in outcome.out
+    assert "fracture of the wrist" in outcome.out
+    assert "label-" in outcome.out
+    assert zipfel_command("predict", tmp_path / "demo", "anything").code == 0
+    again = zipfel_command("demo", tmp_path / "demo")
+    assert again.code == 0
+    assert "epoch 2" not in again.err  # what is done is not done again
