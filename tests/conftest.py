@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
@@ -9,6 +9,17 @@ from hypothesis import settings
 
 settings.register_profile("zipfel", deadline=None, derandomize=True)  # a busy machine is no reason to fail
 settings.load_profile("zipfel")
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Keep small models off a second core: where that is busy, waiting for it costs more than the arithmetic."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 class Outcome(NamedTuple):

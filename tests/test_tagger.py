@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,7 @@ WORDS = {
 SMALL = {"dimension": 16, "epochs": 12, "rate": 0.03}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Keep small models off a second core: where that is busy, waiting for it costs more than the arithmetic."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def sample(points: int, seed: int = 0) -> tuple[list[str], list[list[str]]]:

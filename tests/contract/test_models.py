@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,13 +24,7 @@ PLANTED = Synthetic(points=1500, labels=60, noise=0.3, test_share=0.2, seed=3)
 SETTINGS: dict[str, dict[str, Any]] = {"glas": {"dimension": 32, "epochs": 8, "batch": 64, "rate": 0.02}}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Keep small models off a second core: where that is busy, waiting for it costs more than the arithmetic."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
