@@ -21,6 +21,8 @@ def main(model: str, data: str) -> None:
     if test is None or test.texts is None:
         raise SystemExit(f"{data} must have a test part with texts")
     tagger, points = Tagger.load(model), min(POINTS, len(test))
+    if tagger.features_ is None:
+        raise SystemExit(f"{model} was not trained on texts")
     texts = {name: list(column[:points]) for name, column in test.texts.items()}
     X = tagger.features_.transform(texts)
     tagger.predict({name: column[:100] for name, column in texts.items()})  # what is mapped is read
