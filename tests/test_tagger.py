@@ -20,7 +20,7 @@ WORDS = {
     "car": ["wheel", "engine", "brake", "road"],
     "sea": ["wave", "fish", "boat", "sail"],
 }
-SMALL = {"dimension": 16, "epochs": 12, "rate": 0.03}
+SMALL = {"dimension": 16, "epochs": 12, "steps": 1, "rate": 0.03}
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -159,9 +159,9 @@ def test_save_and_load_give_the_same_ranking(tagger, numbers, matrix, tmp_path):
 def test_presets():
     assert list(model_presets("glas")) == ["paper", "default", "fast"]
     assert made(preset="paper", settings=None).preset == "paper"
-    tagger = made(preset="fast", settings={"epochs": 2, "dimension": 8}).fit(TEXTS, TAGS)
+    tagger = made(preset="fast", settings={"epochs": 2, "steps": 1, "dimension": 8}).fit(TEXTS, TAGS)
     fast = settings_of("glas", "fast")
-    assert tagger.settings_ == settings_of("glas", "fast", {"epochs": 2, "dimension": 8})
+    assert tagger.settings_ == settings_of("glas", "fast", {"epochs": 2, "steps": 1, "dimension": 8})
     assert (tagger.settings_.epochs, tagger.settings_.batch) == (2, fast.batch)
     assert settings_of("glas", "paper") != settings_of("glas")
 

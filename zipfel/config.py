@@ -46,13 +46,18 @@ def from_mapping(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
 
 def from_words(kind: type[Settings], words: Iterable[str], base: Mapping[str, Any] | None = None) -> Settings:
     """Make settings of `kind` out of `key=value` words, over the values of `base`."""
-    values = dict(base or {})
+    return from_mapping(kind, {**(base or {}), **words_of(words)})
+
+
+def words_of(words: Iterable[str]) -> dict[str, str]:
+    """Return `key=value` words as a mapping."""
+    values = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
             raise ConfigError(f"expected key=value, found {word!r}")
         values[key.strip()] = value.strip()
-    return from_mapping(kind, values)
+    return values
 
 
 def read_toml(path: Path) -> dict[str, Any]:

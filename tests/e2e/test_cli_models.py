@@ -10,7 +10,7 @@ import pytest
 import zipfel
 from zipfel.data.synthetic import Synthetic, make
 
-SMALL = ["--set", "dimension=16", "--set", "epochs=4", "--set", "rate=0.01"]
+SMALL = ["--set", "dimension=16", "--set", "epochs=4", "--set", "steps=1", "--set", "rate=0.01"]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_the_same_command_again_finds_the_work_done(zipfel_command, planted, tra
 
 
 def test_other_settings_need_another_folder_or_fresh(zipfel_command, planted, trained):
-    other = ["--set", "dimension=8", "--set", "epochs=1"]
+    other = ["--set", "dimension=8", "--set", "epochs=1", "--set", "steps=1"]
     outcome = zipfel_command("train", planted, "--out", trained, *other)
     assert outcome.code == 2
     assert "--fresh" in outcome.err

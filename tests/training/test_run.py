@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import orjson
@@ -23,7 +27,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
+    return {path.name for path in folder.iterdir() if path.name != ".lock"}
 
 
 def test_a_stage_is_made_once_and_then_loaded(run):
@@ -66,9 +70,9 @@ def test_notes_come_back_and_what_is_forgotten_does_not(run):
     ("seed", "inputs", "told"),
     [
         (3, {**INPUTS, "model": "decaf"}, "model was 'glas' and is 'decaf'"),
-        (3, {**INPUTS, "settings": {"dimension": 9, "keep": 0.8}}, "settings was"),
+        (3, {**INPUTS, "settings": {"dimension": 9, "keep": 0.8}}, "inputs: dimension was 8 and is 9; name"),
         (3, {**INPUTS, "more": 1}, "more was None and is 1"),
-        (3, {"model": "glas"}, "settings was"),
+        (3, {"model": "glas"}, "dimension was 8 and is None, keep was 0.8 and is None"),
         (4, INPUTS, "seed was 3 and is 4"),
     ],
 )
@@ -79,6 +83,22 @@ def test_other_inputs_are_refused(run, seed, inputs, told):
     assert "--fresh" in str(caught.value)
     assert str(run.folder) in str(caught.value)
     assert run.load("walks") is not None
+
+
+def test_a_second_process_is_kept_out_until_the_first_ends(run):
+    code = (
+        "import sys; from pathlib import Path; from zipfel.training.run import Run\n"
+        f"Run(Path({str(run.folder)!r}), seed=3).open({INPUTS!r}); print('in', flush=True); sys.stdin.read()"
+    )
+    refused = subprocess.run([sys.executable, "-c", code], input="", capture_output=True, text=True, check=False)
+    assert "another process is training" in refused.stderr
+    os.close(run_file._locks.pop(run.folder / ".lock"))
+    with subprocess.Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE, text=True) as other:
+        assert other.stdout.readline() == "in\n"
+        with pytest.raises(ConfigError, match="another process is training"):
+            Run(run.folder, seed=3).open(INPUTS)
+        other.kill()
+    assert Run(run.folder, seed=3).open(INPUTS) is True
 
 
 def test_fresh_starts_over_and_leaves_what_is_not_of_the_run(run):

@@ -1,9 +1,10 @@
-"""What models share: a learner, which is an encoder, an index and a score; and prediction, written once."""
+"""What models share: a learner, which is an encoder, an index and a classifier; and prediction, written once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,20 +12,37 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from zipfel.data.batches import bags
-from zipfel.index.exact import ExactIndex
 from zipfel.types import Ranking, Shortlist
 
 BATCH = 1024
 SPARE = 8  # candidates beyond k: what differs in the index may tie as a score, and ties go to the lower id
 
 
+class Index(Protocol):
+    """Finds candidates, labels or points, for queries."""
+
+    def search(self, queries: Tensor, width: int) -> Shortlist:
+        """Return up to `width` candidates of each query [B, D], unsorted."""
+
+
+class Classifier(Protocol):
+    """Turns candidates into ranked labels with scores in [0, 1]."""
+
+    def width(self, k: int) -> int:
+        """Return how many candidates it takes to rank k labels."""
+
+    def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
+        """Rank the best k labels of each query."""
+
+
 @dataclass(frozen=True)
 class Learner:
-    """Encodes points, finds candidates, and gives them scores in [0, 1] that keep their order."""
+    """Encodes points, finds candidates, and ranks labels."""
 
     encoder: nn.Module
-    index: ExactIndex
-    score: Callable[[Tensor], Tensor]
+    index: Index
+    classifier: Classifier
+    device: torch.device
 
     def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
         """Rank labels for the points of X, [points, k]; filtered pairs are left out."""
@@ -35,12 +53,35 @@ class Learner:
         ranking = Ranking(ids, scores)
         return ranking.top(k) if filtered is None else ranking.without(filtered).top(k)
 
-    @torch.no_grad()
     def _rank(self, X: csr_array, k: int) -> Ranking:
+        queries = self.encode(X)
+        shortlist = self.index.search(queries, self.classifier.width(k))
+        return self.classifier.rescore(queries, shortlist, k)
+
+    @torch.no_grad()
+    def encode(self, X: csr_array) -> Tensor:
+        """Return the vectors of points, [points, D]."""
         self.encoder.eval()
-        queries = self.encoder(bags(X).to(self.index.vectors.device))
-        shortlist = self.index.search(queries, k + SPARE)
-        return ranking_of(Shortlist(shortlist.ids, self.score(shortlist.scores)), k)
+        encoded: Tensor = self.encoder(bags(X).to(self.device))
+        return encoded
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Scores labels by the inner product of a query with their vectors [L, D]."""
+
+    vectors: Tensor
+    score: Callable[[Tensor], Tensor]  # of inner products, in [0, 1], keeps their order
+
+    def width(self, k: int) -> int:
+        """Return how many labels must be found to rank k."""
+        return k + SPARE
+
+    @torch.no_grad()
+    def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
+        """Rank labels; products are taken anew, row by row, for in a matrix product they depend on the batch."""
+        products = (self.vectors[shortlist.ids] * queries[:, None]).sum(dim=2)  # [B, W]
+        return ranking_of(Shortlist(shortlist.ids, self.score(products)), k)
 
 
 def ranking_of(shortlist: Shortlist, k: int) -> Ranking:

@@ -6,6 +6,7 @@ regularizers (2)-(4), input dropout (Sec. 3.3), Algorithm 2, prediction by maxim
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -22,7 +23,7 @@ from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index.exact import ExactIndex
 from zipfel.labelspace.graph import Mean, adjacency, cooccurrence
-from zipfel.models.base import Learner
+from zipfel.models.base import Cosine, Learner
 from zipfel.negatives import hardest, holds, sampled_positives
 from zipfel.nn import losses, regularizers
 from zipfel.nn.encoders import NormedLinear, Table, keep_features, unique_ids
@@ -37,34 +38,45 @@ class GlasSettings:
 
     dimension: int = setting(1024, "width d of the vectors of points and labels")
     layers: int = setting(1, "layers of the embedding; the first takes the sparse input, each further one is d × d")
-    nonlinear: bool = setting(True, "ReLU after (and between) layers")
-    loss: Literal["margin", "softmax", "logistic"] = setting("margin", "Eq. (1), its alternative, or one-vs-all")
+    nonlinear: bool | None = setting(None, "ReLU after (and between) layers; none: where features are fewer than 4 d")
+    loss: Literal["margin", "softmax", "logistic"] = setting("logistic", "Eq. (1), its alternative, or one-vs-all")
     margin: float = setting(0.2, "c of Eq. (1)")
     negatives: int = setting(8, "how many of the hardest wrong labels a point is held against (margin, softmax)")
-    pool: int = setting(50_000, "labels drawn for a step, from which the hardest are taken; all where there are fewer")
-    scale: float = setting(20.0, "what cosines are multiplied by in softmax and logistic")
+    pool: int = setting(50_000, "labels drawn for a step beside its points' own; all, where there are fewer labels")
+    scale: float | None = setting(None, "what cosines are multiplied by in softmax and logistic; none: 2.5 ln L")
     regularizer: Literal["glas", "spread_out", "laplacian", "gravity", "none"] = setting("glas", "Eq. (3), (2), (4) …")
-    strength: float = setting(10.0, "λ, the weight of the regularizer")
+    strength: float = setting(1000.0, "λ, the weight of the regularizer")
     adjacency: Mean = setting("arithmetic", "mean of the two conditional frequencies in U")
-    keep: float = setting(0.8, "ρ, the share of input features that a step keeps")
-    batch: int = setting(512, "points a step, at most a tenth of train")
-    epochs: int = setting(15, "passes over train")
+    keep: float = setting(0.9, "ρ, the share of input features that a step keeps")
+    batch: int = setting(256, "points a step, at most a tenth of train")
+    epochs: int = setting(4, "passes over train; more, where they are fewer than `steps` steps")
+    steps: int = setting(400, "least number of steps")
     rate: float = setting(0.002, "highest learning rate")
     patience: int = setting(10, "epochs without a better validation after which to stop")
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
-        for name in ("dimension", "layers", "negatives", "pool", "batch", "epochs", "patience"):
+        for name in ("dimension", "layers", "negatives", "pool", "batch", "epochs", "steps", "patience"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1; found {getattr(self, name)}")
         if not 0 < self.keep <= 1:
             raise ConfigError(f"keep must lie in (0, 1]; found {self.keep}")
 
+    def has_relu(self, features: int) -> bool:
+        """Tell whether the embedding is non-linear: where it is left open, only where a linear one would be too poor.
+
+        With many features a linear φ already fits train perfectly, and a ReLU only halves what d numbers can tell;
+        with few, as on Delicious (500), it underfits. (docs/papers/glas.md)
+        """
+        return features < 4 * self.dimension if self.nonlinear is None else self.nonlinear
+
 
 PRESETS: dict[str, GlasSettings] = {
-    "paper": GlasSettings(layers=2, negatives=64, batch=4096, epochs=10),
+    "paper": GlasSettings(
+        layers=2, nonlinear=True, loss="margin", strength=10, keep=0.8, batch=4096, epochs=10, steps=1
+    ),
     "default": GlasSettings(),
-    "fast": GlasSettings(dimension=512, epochs=10, rate=0.004),
+    "fast": GlasSettings(dimension=512),
 }
 
 
@@ -74,7 +86,7 @@ class Embedding(nn.Module):
     def __init__(self, features: int, settings: GlasSettings, generator: torch.Generator) -> None:
         super().__init__()
         d = settings.dimension
-        self.nonlinear = settings.nonlinear
+        self.nonlinear = settings.has_relu(features)
         self.input = Table(features, d, generator, scale=d**-0.5)
         self.bias = nn.Parameter(torch.zeros(d))
         self.layers = nn.ModuleList(NormedLinear(d, d, generator) for _ in range(settings.layers - 1))
@@ -98,8 +110,9 @@ class Glas(nn.Module):
         self.settings, self.features = settings, features
         self.embedding = Embedding(features, settings, generator)
         self.labels = Table(labels, settings.dimension, generator, scale=settings.dimension**-0.5)
-        self.scale = nn.Parameter(torch.tensor(settings.scale))
-        self.offset = nn.Parameter(torch.tensor(-settings.scale / 3))
+        scale = 2.5 * math.log(max(labels, 2)) if settings.scale is None else settings.scale
+        self.scale = nn.Parameter(torch.tensor(float(scale)))
+        self.offset = nn.Parameter(torch.tensor(-scale / 3))
         self.lengths: Tensor | None = None  # [L] of the label vectors, where those are stored with length 1
 
     # --- Algorithm 2 -------------------------------------------------------------------------------------------------
@@ -112,7 +125,8 @@ class Glas(nn.Module):
         train_part = train_part if len(labelled) == len(train_part) else train_part.take(labelled)
         self.A = cooccurrence(train_part.Y)  # of the whole of train, not of a batch
         batch = max(1, min(settings.batch, len(train_part) // 10))
-        schedule = Schedule(settings.epochs, batch, settings.rate, patience=settings.patience)
+        epochs = max(settings.epochs, math.ceil(settings.steps * batch / len(train_part)))
+        schedule = Schedule(epochs, batch, settings.rate, patience=settings.patience)
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
             return self.loss(train_part, rows, generator)
@@ -177,7 +191,7 @@ class Glas(nn.Module):
         vectors = self.labels.rows.detach()
         if self.lengths is None:
             vectors = F.normalize(vectors, dim=1)
-        return Learner(self.embedding, ExactIndex(vectors), self.score)
+        return Learner(self.embedding, ExactIndex(vectors), Cosine(vectors, self.score), vectors.device)
 
     def score(self, cosines: Tensor) -> Tensor:
         """Return scores in [0, 1], in the order of the cosines."""
@@ -215,7 +229,7 @@ build = Glas
 def restored(sizes: Mapping[str, int], settings: GlasSettings, serve: State, train: State) -> Glas:
     """Return a model with saved weights, which are taken as they are: mapped, not copied."""
     model = Glas(0, 0, settings, torch.Generator())  # on the meta device it would cost a second of torch's imports
-    model.features = sizes["features"]
+    model.features, model.embedding.nonlinear = sizes["features"], settings.has_relu(sizes["features"])
     model.embedding.input.rows = nn.Parameter(serve["embedding.input.rows"], requires_grad=False)
     model.labels.rows = nn.Parameter(serve["labels.rows"], requires_grad=False)
     model.load_state_dict(serve, assign=True)

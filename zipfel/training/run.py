@@ -93,16 +93,42 @@ class Run:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a run's folder, or refuse one that holds something else; what a killed run left half-written is removed."""
+    """Make a run's folder and keep other processes out, or refuse one that holds something else.
+
+    What a killed run left half-written is removed.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        ours = (folder / "run.json").exists() or all(path.match(".run.json.*.part") for path in folder.iterdir())
+        started = (".lock", ".run.json.*.part")
+        ours = (folder / "run.json").exists() or all(any(map(path.match, started)) for path in folder.iterdir())
         if not ours:
             raise ConfigError(f"{folder} is not the folder of a run (run.json is missing) and not empty; name another")
+        _lock(folder)
         for half in (*folder.glob(".*.part"), *folder.glob(".tmp*")):  # of new_file, and of safetensors
             half.unlink()
     except OSError as error:
         raise DataError(f"cannot be the folder of a run: {error.strerror}", folder) from None
+
+
+def _lock(folder: Path) -> None:
+    """Keep other processes out of a folder for as long as this one lives."""
+    path = (folder / ".lock").absolute()
+    if path in _locks and path.exists():
+        return
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        import fcntl
+
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # Windows; there nobody is kept out
+        pass
+    except OSError:
+        os.close(lock)
+        raise ConfigError(f"another process is training in {folder}; wait for it, or name another folder") from None
+    _locks[path] = lock
+
+
+_locks: dict[Path, int] = {}  # open files, whose locks end with this process
 
 
 def _read_inputs(path: Path) -> dict[str, Any]:
@@ -113,13 +139,22 @@ def _read_inputs(path: Path) -> dict[str, Any]:
 
 
 def _check_same(found: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
-    for key in {**wanted, **found}:
-        was, now = found.get(key), wanted.get(key)
-        if was != now:
-            raise ConfigError(
-                f"{path.parent} holds a run with other inputs: {key} was {was!r} and is {now!r}; "
-                "name another folder, or start over with --fresh"
-            )
+    was, now = _flat(found), _flat(wanted)
+    keys = [key for key in {**now, **was} if was.get(key) != now.get(key)]
+    differ = [f"{key} was {was.get(key)!r} and is {now.get(key)!r}" for key in keys]
+    if keys:
+        raise ConfigError(
+            f"{path.parent} holds a run with other inputs: {', '.join(differ)}; "
+            "name another folder, or start over with --fresh"
+        )
+
+
+def _flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings one by one, whatever group they belong to."""
+    flat = {}
+    for key, value in inputs.items():
+        flat |= value if isinstance(value, Mapping) else {key: value}
+    return flat
 
 
 def write_state(path: Path, state: State, notes: Mapping[str, Any]) -> None:
