@@ -23,7 +23,7 @@ from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome
 from zipfel.types import Ranking
 
-MODELS = {"glas": "zipfel.models.glas"}
+MODELS = {"glas": "zipfel.models.glas", "mnn": "zipfel.models.mnn", "dxml": "zipfel.models.dxml"}
 
 
 class Tag(NamedTuple):

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from zipfel.data.batches import bags
+from zipfel.data.dataset import Part
 from zipfel.types import Ranking, Shortlist
 
 BATCH = 1024
@@ -46,8 +47,8 @@ class Learner:
 
     def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
         """Rank labels for the points of X, [points, k]; filtered pairs are left out."""
-        extra = 0 if filtered is None else int(np.diff(filtered.indptr).max(initial=0))
-        parts = [self._rank(X[start : start + BATCH], k + extra) for start in range(0, X.shape[0], BATCH)]
+        wide = k + most_filtered(filtered)
+        parts = [self._rank(X[start : start + BATCH], wide) for start in range(0, X.shape[0], BATCH)]
         ids = np.concatenate([part.ids for part in parts]) if parts else np.empty((0, k), dtype=np.int64)
         scores = np.concatenate([part.scores for part in parts]) if parts else np.empty((0, k), dtype=np.float32)
         ranking = Ranking(ids, scores)
@@ -64,6 +65,18 @@ class Learner:
         self.encoder.eval()
         encoded: Tensor = self.encoder(bags(X).to(self.device))
         return encoded
+
+
+def most_filtered(filtered: csr_array | None) -> int:
+    """Return how many labels a point may have that must not be ranked."""
+    return 0 if filtered is None else int(np.diff(filtered.indptr).max(initial=0))
+
+
+def share_right(learner: Learner, part: Part) -> float:
+    """Return P@1 as a share: how often the first label is right."""
+    best = learner.rank(part.X, 1, part.filtered).ids[:, 0]
+    right = np.asarray(part.Y[np.arange(len(best)), np.maximum(best, 0)]).ravel() > 0
+    return float(np.mean(right & (best >= 0)))
 
 
 @dataclass(frozen=True)

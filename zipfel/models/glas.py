@@ -23,7 +23,7 @@ from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index.exact import ExactIndex
 from zipfel.labelspace.graph import Mean, adjacency, cooccurrence
-from zipfel.models.base import Cosine, Learner
+from zipfel.models.base import Cosine, Learner, share_right
 from zipfel.negatives import hardest, holds, sampled_positives
 from zipfel.nn import losses, regularizers
 from zipfel.nn.encoders import NormedLinear, Table, keep_features, unique_ids
@@ -133,9 +133,7 @@ class Glas(nn.Module):
 
         def precision() -> float:
             assert validation is not None
-            best = self.learner().rank(validation.X, 1, validation.filtered).ids[:, 0]
-            right = np.asarray(validation.Y[np.arange(len(best)), np.maximum(best, 0)]).ravel() > 0
-            return float(np.mean(right & (best >= 0)))
+            return share_right(self.learner(), validation)
 
         return train(run, "glas", self, len(train_part), objective, schedule, precision if validation else None)
 
@@ -197,7 +195,9 @@ class Glas(nn.Module):
         """Return scores in [0, 1], in the order of the cosines."""
         if self.settings.loss == "margin":
             return ((1 + cosines) / 2).clamp(0, 1)
-        return torch.sigmoid(self.scale * cosines + self.offset)
+        # in float32 the last bit depends on the place in the batch: torch has a sigmoid for eight numbers at a time, and
+        # another for what is left over
+        return torch.sigmoid((self.scale * cosines + self.offset).double()).float()
 
     # --- Saving, and labels that come later --------------------------------------------------------------------------
 

@@ -97,3 +97,29 @@ def keep_features(bags: Bags, share: float, generator: torch.Generator) -> Bags:
         return bags
     kept = torch.rand(len(bags.ids), generator=generator, device=generator.device) < share
     return Bags(bags.ids, bags.weights * kept.to(bags.weights.device), bags.offsets)
+
+
+def averaged(bags: Bags, share: float, generator: torch.Generator) -> Bags:
+    """Return bags whose weighted sum is an average, MNN Eq. (2) and (5)-(7): w_k r_k / ‖r‖₁, with r_k ~ Bernoulli(share).
+
+    A bag of which nothing is kept weighs nothing, and its average is 0.
+    """
+    sizes = bags.offsets.diff()
+    kept = torch.ones_like(bags.weights)
+    if share < 1:
+        kept = (torch.rand(len(bags.ids), generator=generator, device=generator.device) < share).float().to(kept.device)
+    owners = torch.arange(len(bags), device=kept.device).repeat_interleave(sizes, output_size=len(kept))  # [T]
+    counts = kept.new_zeros(len(bags)).index_add_(0, owners, kept).clamp_min_(1)  # ‖r‖₁
+    return Bags(bags.ids, bags.weights * kept / counts[owners], bags.offsets)
+
+
+class AveragingNetwork(nn.Module):
+    """MNN's averaging network, Eq. (1)-(4): a vector for each id, averaged over a bag, and for a cosine made unit."""
+
+    def __init__(self, size: int, width: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.table = Table(size, width, generator, scale=width**-0.5)
+
+    def forward(self, bags: Bags, share: float = 1.0, generator: torch.Generator | None = None) -> Tensor:
+        """Return unit vectors [B, D]; with `share` < 1 each entry is kept with that probability."""
+        return F.normalize(self.table(averaged(bags, share, generator or torch.Generator())), dim=1)

@@ -38,3 +38,24 @@ def logistic(scores: Tensor, targets: Tensor, mask: Tensor | None = None) -> Ten
     if mask is not None:
         terms = terms * mask
     return terms.sum(dim=1).mean()
+
+
+def matching(positive: Tensor, negatives: Tensor, m: float, mask: Tensor | None = None) -> Tensor:
+    """Noise contrastive loss, MNN Eq. (9)-(11): mean of ¼ (1 − c)² + max_j [c_j > m] c_j².
+
+    positive: [B] cosines c with the point's own labels.  negatives: [B, h] cosines c_j with the labels of other points.
+    mask: [B, h], False leaves a pair out.
+    """
+    against = torch.where(negatives > m, negatives.square(), 0.0)  # [B, h]
+    if mask is not None:
+        against = against * mask
+    hardest = against.amax(dim=1) if against.shape[1] else torch.zeros_like(positive)
+    return ((1 - positive).square() / 4 + hardest).mean()
+
+
+def smooth_l1(found: Tensor, wanted: Tensor) -> Tensor:
+    """Smooth-ℓ1 distance, DXML Eq. (1)-(3): mean over points of Σ_j h(a_j, b_j), summed over dimensions.
+
+    h(a, b) = ½ (a − b)² where |a − b| ≤ 1, else |a − b| − ½.  found, wanted: [B, D].
+    """
+    return F.smooth_l1_loss(found, wanted, reduction="none").sum(dim=1).mean()

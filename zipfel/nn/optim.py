@@ -1,6 +1,8 @@
-"""Adam, for dense parameters as torch has it and for tables on the touched rows only."""
+"""Optimisers: for dense parameters as torch has them, and for tables on the touched rows only."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,21 +12,28 @@ from zipfel.nn.encoders import Table, unique_ids
 BLOCK = 1 << 22  # numbers of a table updated at a time
 
 
-class Adam:
-    """One optimiser for a module: its tables by rows, its other parameters by torch's fused Adam.
+class Optimiser:
+    """One optimiser for a module: its tables by rows, its other parameters by one of torch's.
 
-    The state of rows that a step does not touch stays as it is (as in torch's SparseAdam); bias correction goes by
-    the number of steps.
+    The state of rows that a step does not touch stays as it is (as in torch's SparseAdam).
     """
 
-    def __init__(
-        self, module: nn.Module, rate: float, betas: tuple[float, float] = (0.9, 0.999), clip: float | None = None
-    ) -> None:
-        self.betas, self.clip, self.steps = betas, clip, 0
+    moments: ClassVar[tuple[str, ...]]  # what is kept for each number of a table
+
+    def __init__(self, module: nn.Module, clip: float | None = None) -> None:
+        self.clip, self.steps = clip, 0
         self.tables = {name: part for name, part in module.named_modules() if isinstance(part, Table)}
-        self.state = {n: (torch.zeros_like(t.rows), torch.zeros_like(t.rows)) for n, t in self.tables.items()}
+        self.state = {n: [torch.zeros_like(t.rows) for _ in self.moments] for n, t in self.tables.items()}
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self.dense = torch.optim.Adam(self.parameters, lr=rate, betas=betas, fused=True) if self.parameters else None
+        self.dense = self.dense_part(self.parameters) if self.parameters else None
+
+    def dense_part(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return torch's optimiser for parameters that are no tables."""
+        raise NotImplementedError
+
+    def update_rows(self, table: Tensor, state: list[Tensor], ids: Tensor, gradient: Tensor, rate: float) -> None:
+        """Update rows `ids` [U] of a table [V, D] and of its state by a gradient [U, D]."""
+        raise NotImplementedError
 
     def step(self, rate: float) -> None:
         """Update by the gradients of the last backward pass, and forget them."""
@@ -34,8 +43,7 @@ class Adam:
             gradients = [gradient for _, gradient in touched.values()]
             clip([*gradients, *(p.grad for p in self.parameters if p.grad is not None)], self.clip)
         for name, (ids, gradient) in touched.items():
-            parts = (self.tables[name].rows, *self.state[name])
-            adam_rows(parts, ids, gradient, rate, self.betas, self.steps)
+            self.update_rows(self.tables[name].rows, self.state[name], ids, gradient, rate)
         for table in self.tables.values():
             table.touched.clear()
         if self.dense is not None:
@@ -47,8 +55,8 @@ class Adam:
     def state_dict(self) -> dict[str, Tensor]:
         """Return the whole state as tensors by name."""
         flat = {"steps": torch.tensor(self.steps)}
-        for name, (first, second) in self.state.items():
-            flat |= {f"table.{name}.first": first, f"table.{name}.second": second}
+        for name, parts in self.state.items():
+            flat |= {f"table.{name}.{moment}": part for moment, part in zip(self.moments, parts, strict=True)}
         for number, parameter in enumerate(self.parameters):
             for name, value in (self.dense.state[parameter] if self.dense else {}).items():
                 flat[f"dense.{number}.{name}"] = value
@@ -58,8 +66,8 @@ class Adam:
         """Take back what `state_dict` gave."""
         self.steps = int(flat["steps"])
         for name, parts in self.state.items():
-            for part, key in zip(parts, ("first", "second"), strict=True):
-                part.copy_(flat[f"table.{name}.{key}"])
+            for moment, part in zip(self.moments, parts, strict=True):
+                part.copy_(flat[f"table.{name}.{moment}"])
         if self.dense is not None:
             self.dense.state.clear()
         for number, parameter in enumerate(self.parameters):
@@ -67,6 +75,52 @@ class Adam:
             kept = {key.removeprefix(prefix): value for key, value in flat.items() if key.startswith(prefix)}
             if self.dense is not None and kept:  # copies: what was read may be mapped, or another's
                 self.dense.state[parameter] = {k: v.to(parameter.device, copy=True) for k, v in kept.items()}
+
+
+class Adam(Optimiser):
+    """Adam (Kingma and Ba, 2015); bias correction goes by the number of steps."""
+
+    moments = ("first", "second")
+
+    def __init__(
+        self, module: nn.Module, rate: float, betas: tuple[float, float] = (0.9, 0.999), clip: float | None = None
+    ) -> None:
+        self.rate, self.betas = rate, betas
+        super().__init__(module, clip)
+
+    def dense_part(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return torch's fused Adam."""
+        return torch.optim.Adam(parameters, lr=self.rate, betas=self.betas, fused=True)
+
+    def update_rows(self, table: Tensor, state: list[Tensor], ids: Tensor, gradient: Tensor, rate: float) -> None:
+        """Update rows and their moments."""
+        adam_rows((table, state[0], state[1]), ids, gradient, rate, self.betas, self.steps)
+
+
+class Sgd(Optimiser):
+    """Stochastic gradient descent with momentum and weight decay, as DXML has it (Sec. 4.1).
+
+    Rows that a step does not touch neither decay nor move on by their momentum.
+    """
+
+    moments = ("velocity",)
+
+    def __init__(
+        self, module: nn.Module, rate: float, momentum: float = 0.9, decay: float = 0.0005, clip: float | None = None
+    ) -> None:
+        self.rate, self.momentum, self.decay = rate, momentum, decay
+        super().__init__(module, clip)
+
+    def dense_part(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return torch's SGD."""
+        return torch.optim.SGD(parameters, lr=self.rate, momentum=self.momentum, weight_decay=self.decay)
+
+    def update_rows(self, table: Tensor, state: list[Tensor], ids: Tensor, gradient: Tensor, rate: float) -> None:
+        """Update rows and their velocity: v ← μ v + g + δ w, w ← w − η v."""
+        rows = table.detach().index_select(0, ids)
+        velocity = state[0].index_select(0, ids).mul_(self.momentum).add_(gradient).add_(rows, alpha=self.decay)
+        state[0].index_copy_(0, ids, velocity)
+        table.detach().index_copy_(0, ids, rows.add_(velocity, alpha=-rate))
 
 
 def clip(gradients: list[Tensor], longest: float) -> None:

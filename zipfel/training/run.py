@@ -151,7 +151,7 @@ def _check_same(found: Mapping[str, Any], wanted: Mapping[str, Any], path: Path)
 
 def _flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings one by one, whatever group they belong to."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for key, value in inputs.items():
         flat |= value if isinstance(value, Mapping) else {key: value}
     return flat

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from zipfel.nn.optim import Adam
+from zipfel.nn.optim import Adam, Optimiser, Sgd
 from zipfel.training.machine import keep_freed_memory
 from zipfel.training.progress import Moment
 from zipfel.training.run import Run, State
@@ -28,12 +29,16 @@ class Schedule:
     batch: int
     rate: float
     warmup: float = 0.1
+    fixed: bool = False  # the rate stays as it is
+    optimiser: Literal["adam", "sgd"] = "adam"
     patience: int | None = None  # epochs without a better validation after which to stop; None never stops
     clip: float | None = None  # longest gradient, of all parameters as one vector
     checkpoint_seconds: float = 60
 
     def rate_at(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 0."""
+        if self.fixed:
+            return self.rate
         done, rising = (step + 1) / (steps + 1), self.warmup
         return self.rate * (done / rising if done < rising else (1 - done) / (1 - rising))
 
@@ -94,7 +99,8 @@ class _Learner:
     ) -> None:  # fmt: skip
         self.run, self.stage, self.module, self.points = run, stage, module, points
         self.objective, self.schedule, self.validate = objective, schedule, validate
-        self.optimiser = Adam(module, schedule.rate, clip=schedule.clip)
+        kinds: dict[str, type[Adam | Sgd]] = {"adam": Adam, "sgd": Sgd}
+        self.optimiser: Optimiser = kinds[schedule.optimiser](module, schedule.rate, clip=schedule.clip)
         self._forget_gradients()
         self.place = _Place()
         self.best_weights: State | None = None

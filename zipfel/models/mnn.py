@@ -1,0 +1,139 @@
+"""MNN: two averaging networks that learn to match features with labels (Matching Neural Network).
+
+Held next to the paper in docs/papers/mnn.md, and in its order: the averaging networks (Sec. 3.1), feature dropout
+(3.2), the noise contrastive loss (3.3); then how a point is tagged, which the paper leaves open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+import numpy as np
+from torch import Tensor, nn
+
+from zipfel.config import setting
+from zipfel.data.batches import bags
+from zipfel.data.dataset import Part
+from zipfel.errors import ConfigError
+from zipfel.index.exact import ExactIndex
+from zipfel.models.base import Cosine, Learner
+from zipfel.models.neighbours import VALIDATED, NeighbourModel, NeighbourSettings, some_rows
+from zipfel.nn import losses
+from zipfel.nn.encoders import AveragingNetwork, Table
+from zipfel.training.run import Run, State
+from zipfel.training.trainer import Outcome, Schedule, train
+
+
+@dataclass(frozen=True)
+class MnnSettings(NeighbourSettings):
+    """Settings of MNN. The paper names none; these are ours, chosen on validation."""
+
+    dimension: int = setting(300, "width of the vectors of features and labels")
+    keep: float = setting(0.8, "p, the share of features that a step keeps, Eq. (5)")
+    negatives: int = setting(10, "h, the label sets of other points that a point is held against")
+    margin: float = setting(0.1, "m of Eq. (10)")
+    decoder: Literal["neighbours", "labels"] = setting("neighbours", "vote of the nearest points, or nearest label")
+    batch: int = setting(128, "points a step, at most a tenth of train")
+    epochs: int = setting(20, "passes over train")
+    rate: float = setting(0.001, "highest learning rate")
+    patience: int = setting(10, "epochs without a better validation after which to stop")
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        super().__post_init__()
+        for name in ("dimension", "negatives", "batch", "epochs", "patience"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1; found {getattr(self, name)}")
+        if not 0 < self.keep <= 1:
+            raise ConfigError(f"keep must lie in (0, 1]; found {self.keep}")
+
+
+PRESETS: dict[str, MnnSettings] = {
+    "paper": MnnSettings(),
+    "default": MnnSettings(),
+    "fast": MnnSettings(dimension=150, epochs=8),
+}
+
+
+class Mnn(NeighbourModel):
+    """The two networks f_x and f_y, and the points that vote."""
+
+    settings: MnnSettings
+
+    def __init__(self, features: int, labels: int, settings: MnnSettings, generator: torch.Generator) -> None:
+        super().__init__(features, labels, settings)
+        self.encoder = AveragingNetwork(features, settings.dimension, generator)  # f_x
+        self.labels = AveragingNetwork(labels, settings.dimension, generator)  # f_y
+
+    # --- Learning, Sec. 3 --------------------------------------------------------------------------------------------
+
+    def fit(self, train_part: Part, run: Run, validation: Part | None = None) -> Outcome:
+        """Learn to match, then remember the points and choose how they vote on `validation`."""
+        settings, part = self.settings, self.learned_part(train_part)
+        batch = max(1, min(settings.batch, len(part) // 10))
+        schedule = Schedule(settings.epochs, batch, settings.rate, patience=settings.patience)
+        probe = None if validation is None else some_rows(validation, VALIDATED, run.numbers("probe"))
+
+        def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
+            return {"matching": self.loss(part, rows, generator)}
+
+        def precision() -> float:
+            assert probe is not None
+            return self.validated(part, probe)
+
+        outcome = train(run, "mnn", self, len(part), objective, schedule, precision if probe is not None else None)
+        self.remember(part, validation, run)
+        return outcome
+
+    def loss(self, part: Part, rows: NDArray[np.int64], generator: torch.Generator) -> Tensor:
+        """Return Eq. (11) for a batch; its other points are those whose labels are drawn as negatives."""
+        settings, device = self.settings, self.device()
+        points, own = bags(part.X, rows).to(device), bags(part.Y, rows).to(device)
+        cosines = self.encoder(points, settings.keep, generator) @ self.labels(own).T  # [B, B], Eq. (8)
+        others = drawn_others(len(rows), settings.negatives, generator).to(device)  # [B, h]
+        return losses.matching(cosines.diagonal(), cosines.gather(1, others), settings.margin)
+
+    # --- Tagging -----------------------------------------------------------------------------------------------------
+
+    def learner(self) -> Learner:
+        """Return what prediction needs: the nearest points, or the nearest f_y of a single label."""
+        if self.settings.decoder == "neighbours":
+            return super().learner()
+        vectors = F.normalize(self.labels.table.rows.detach(), dim=1)
+        return Learner(self.encoder, ExactIndex(vectors), Cosine(vectors, half_cosine), self.device())
+
+    def add_labels(self, count: int, generator: torch.Generator) -> None:
+        """Add labels behind those that are there, at random places."""
+        super().add_labels(count, generator)
+        width = self.settings.dimension
+        more = Table(count, width, generator, scale=width**-0.5).rows.to(self.device())
+        rows = torch.cat([self.labels.table.rows.detach(), more])
+        self.labels.table.rows = nn.Parameter(rows, requires_grad=False)
+
+
+def half_cosine(cosines: Tensor) -> Tensor:
+    """Return scores in [0, 1], in the order of the cosines."""
+    return ((1 + cosines) / 2).clamp(0, 1)
+
+
+def drawn_others(count: int, draws: int, generator: torch.Generator) -> Tensor:
+    """Return for each of a batch's points the places of others, [B, draws], with repetition; none where it is alone."""
+    if count < 2:
+        return torch.empty(count, 0, dtype=torch.long)
+    steps = torch.randint(1, count, (count, draws), generator=generator)
+    return (torch.arange(count)[:, None] + steps) % count
+
+
+build = Mnn
+
+
+def restored(sizes: Mapping[str, int], settings: MnnSettings, serve: State, train: State) -> Mnn:
+    """Return a model with saved weights."""
+    model = Mnn(0, 0, settings, torch.Generator())
+    model.take_back(sizes, serve, train)
+    return model

@@ -1,0 +1,302 @@
+"""What MNN and DXML share: training points that are remembered, and the vote of those nearest to a query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, vstack
+from torch import Tensor, nn
+
+from zipfel import metrics
+from zipfel.config import setting
+from zipfel.data.batches import bags
+from zipfel.data.dataset import Part
+from zipfel.errors import ConfigError
+from zipfel.index import Index, Kind, build_index, load_index
+from zipfel.index.exact import ExactIndex, largest
+from zipfel.models.base import BATCH, SPARE, Learner, most_filtered, ranking_of, share_right
+from zipfel.nn.encoders import Table
+from zipfel.training.run import Run, State
+from zipfel.types import Ranking, Shortlist
+
+VALIDATED = 2000  # points that are validated after each epoch
+NEIGHBOURS = (5, 10, 20, 40, 80)
+SHARPNESS = (1.0, 4.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighbourSettings:
+    """How points are found and how they vote."""
+
+    neighbours: int | None = setting(None, "points that vote; none: chosen on validation")
+    sharpness: float | None = setting(None, "power of the cosine that a vote weighs; none: chosen on validation")
+    index: Kind = setting("exact", "how points are searched: exact, ivf (by clusters) or hnsw")
+    clusters: int | None = setting(None, "of an ivf index; none: about the root of the number of points")
+    probes: int | None = setting(None, "nearest clusters that an ivf index looks into; none: 64")
+    deterministic: bool = setting(True, "false builds on all cores, never twice the same")
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        for name in ("neighbours", "clusters", "probes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1; found {value}")
+        if self.sharpness is not None and self.sharpness < 0:
+            raise ConfigError(f"sharpness must be at least 0; found {self.sharpness}")
+
+    def built(self, vectors: Tensor, seed: int) -> Index:
+        """Return the index of vectors that these settings ask for."""
+        return build_index(self.index, vectors, seed, self.deterministic, self.clusters, self.probes)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Points that a model remembers: their vectors, their labels, and their features for when the encoder changes."""
+
+    vectors: Tensor  # [N, D], unit
+    Y: csr_array  # [N, L]
+    X: csr_array  # [N, F]
+
+    def __len__(self) -> int:
+        """Return the number of points, N."""
+        return len(self.vectors)
+
+    def grown(self, vectors: Tensor, part: Part) -> Memory:
+        """Return the memory with the points of a part behind those that are there."""
+        Y = widened(self.Y, part.Y.shape[1])
+        together = torch.cat([self.vectors, vectors])
+        return Memory(together, vstack([Y, part.Y], format="csr"), vstack([self.X, part.X], format="csr"))
+
+    def serve_state(self) -> State:
+        """Return what a vote needs, as tensors."""
+        return {"points.vectors": self.vectors, **_tensors("points.Y", self.Y, values=False)}
+
+    def train_state(self) -> State:
+        """Return what a change of the encoder needs besides."""
+        return _tensors("points.X", self.X, values=True)
+
+    @classmethod
+    def of_state(cls, serve: State, train: State, features: int, labels: int) -> Memory:
+        """Return the memory that the two states were taken from."""
+        Y, X = _matrix("points.Y", serve, labels), _matrix("points.X", train, features)
+        return cls(serve["points.vectors"], Y, X)
+
+
+def widened(Y: csr_array, labels: int) -> csr_array:
+    """Return the matrix with room for labels that came later."""
+    return Y if Y.shape[1] == labels else csr_array((Y.data, Y.indices, Y.indptr), shape=(Y.shape[0], labels))
+
+
+def _tensors(name: str, matrix: csr_array, values: bool) -> State:
+    state = {
+        f"{name}.indices": torch.from_numpy(matrix.indices.astype(np.int32)),
+        f"{name}.indptr": torch.from_numpy(matrix.indptr.astype(np.int64)),
+    }
+    return state | ({f"{name}.data": torch.from_numpy(matrix.data.astype(np.float32))} if values else {})
+
+
+def _matrix(name: str, state: State, width: int) -> csr_array:
+    indices, indptr = state[f"{name}.indices"].numpy(), state[f"{name}.indptr"].numpy()
+    data = state[f"{name}.data"].numpy() if f"{name}.data" in state else np.ones(len(indices), dtype=np.float32)
+    return csr_array((data, indices, indptr), shape=(len(indptr) - 1, width))
+
+
+@dataclass(frozen=True)
+class Vote:
+    """Labels by the vote of the nearest points: Σ w_i y_i / Σ w_i over k of them, with w_i = max(cosine, 0)^sharpness.
+
+    Sharpness 0 is the plain average of DXML's Algorithm 2.
+    """
+
+    memory: Memory
+    neighbours: int
+    sharpness: float
+
+    def width(self, k: int) -> int:
+        """Return how many points must be found, whatever k: the vote does not depend on it."""
+        return self.neighbours + SPARE
+
+    def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
+        """Rank the labels that were voted for; labels without a vote are not ranked."""
+        ids, cosines = self.nearest(queries, shortlist)
+        return ranked(self.scores(ids, cosines), k)
+
+    def nearest(self, queries: Tensor, shortlist: Shortlist) -> tuple[Tensor, Tensor]:
+        """Return the nearest points and their cosines, [B, up to neighbours], -1 where there are too few.
+
+        Cosines are taken anew, row by row: in a matrix product their last bits depend on the batch.
+        """
+        ids = shortlist.ids.sort(dim=1).values  # so that ties go to the lower id
+        cosines = (self.memory.vectors[ids.clamp_min(0)] * queries[:, None]).sum(dim=2)  # [B, W]
+        kept = largest(cosines.masked_fill(ids < 0, -torch.inf), self.neighbours)
+        return ids.gather(1, kept).cpu(), cosines.gather(1, kept).cpu()
+
+    def scores(self, ids: Tensor, cosines: Tensor) -> csr_array:
+        """Return the share of the vote that each label gets, [B, L]."""
+        weights = cosines.double().clamp_min(1e-6).pow(self.sharpness) * (ids >= 0)  # [B, K]
+        weights /= weights.sum(dim=1, keepdim=True).clamp_min(1e-300)
+        points, count = ids.shape
+        pointers = np.arange(0, points * count + 1, count) if count else np.zeros(points + 1, dtype=np.int64)
+        flat = (weights.float().numpy().ravel(), ids.clamp_min(0).numpy().ravel(), pointers)
+        votes = csr_array(csr_array(flat, shape=(points, len(self.memory.vectors))) @ self.memory.Y)
+        votes.sort_indices()
+        return votes
+
+
+def ranked(scores: csr_array, k: int) -> Ranking:
+    """Rank the stored scores [B, L], whose columns are sorted, a padded row at a time: no full sort, no dense [B, L]."""
+    sizes = np.diff(scores.indptr)
+    widest = int(sizes.max(initial=0))
+    ids = np.full((len(sizes), widest), -1, dtype=np.int64)
+    values = np.full((len(sizes), widest), -np.inf, dtype=np.float32)
+    places = np.arange(widest) < sizes[:, None]
+    ids[places], values[places] = scores.indices, scores.data
+    columns = largest(torch.from_numpy(values), k)
+    shortlist = Shortlist(torch.from_numpy(ids).gather(1, columns), torch.from_numpy(values).gather(1, columns))
+    return ranking_of(shortlist, k)
+
+
+class NeighbourModel(nn.Module):
+    """A model that remembers its training points, and tags a new one by the vote of those nearest to it.
+
+    A model gives it an encoder, from bags to unit vectors, and settings with `index`, `neighbours`, `sharpness`, ....
+    """
+
+    encoder: nn.Module
+
+    def __init__(self, features: int, labels: int, settings: NeighbourSettings) -> None:
+        super().__init__()
+        self.features, self.label_count, self.settings = features, labels, settings
+        self.memory: Memory | None = None
+        self.index: Index | None = None
+        self.voters = settings.neighbours or 20
+        self.sharpness = 4.0 if settings.sharpness is None else settings.sharpness
+
+    def device(self) -> torch.device:
+        """Return where the encoder lives."""
+        return next(iter(self.encoder.parameters())).device
+
+    # --- Learning ----------------------------------------------------------------------------------------------------
+
+    def learned_part(self, part: Part) -> Part:
+        """Return the points to learn from: those that are remembered and those of a part, where they have labels."""
+        labelled = np.flatnonzero(np.diff(part.Y.indptr))
+        part = part if len(labelled) == len(part) else part.take(labelled)
+        if self.memory is None:
+            return part
+        older = Part(widened(self.memory.Y, self.label_count), X=self.memory.X)
+        return Part(vstack([older.Y, part.Y], format="csr"), X=vstack([older.X, part.X], format="csr"))
+
+    def validated(self, part: Part, probe: Part) -> float:
+        """Return P@1 on some points, as a share, by the vote of a part as the encoder sees it now."""
+        self.memory, self.index = Memory(self.encoded(part), part.Y, part.X), None
+        return share_right(self.learner(), probe)
+
+    def remember(self, part: Part, validation: Part | None, run: Run) -> None:
+        """Keep the points of a part as the encoder sees them now, index them, and choose how they vote."""
+        self.memory = Memory(self.encoded(part), part.Y, part.X)
+        self.index = self.settings.built(self.memory.vectors, run.seed)
+        vote = chosen_vote(self.learner(), self.settings, validation)
+        self.voters, self.sharpness = vote.neighbours, vote.sharpness
+
+    @torch.no_grad()
+    def encoded(self, part: Part) -> Tensor:
+        """Return the vectors of a part's points, [points, D]."""
+        self.encoder.eval()
+        starts = range(0, len(part), BATCH)
+        parts = [self.encoder(bags(part.X[start : start + BATCH]).to(self.device())) for start in starts]
+        return torch.cat(parts) if parts else torch.empty(0, 1)
+
+    # --- Prediction --------------------------------------------------------------------------------------------------
+
+    def learner(self) -> Learner:
+        """Return what prediction needs."""
+        assert self.memory is not None
+        vote = Vote(self.memory, self.voters, self.sharpness)
+        return Learner(self.encoder, self.index or ExactIndex(self.memory.vectors), vote, self.device())
+
+    # --- Points and labels that come later ---------------------------------------------------------------------------
+
+    def add_labels(self, count: int, generator: torch.Generator) -> None:
+        """Make room for labels behind those that are there."""
+        self.label_count += count
+
+    def add_points(self, part: Part) -> float:
+        """Remember more points, without learning; return how far they lie off, as a multiple of what is usual.
+
+        About 1 for points like those that were learned from. Labels that are new become predictable by their points.
+        """
+        assert self.memory is not None and self.index is not None
+        vectors = self.encoded(part)
+        usual, here = self.nearness(self.memory.vectors[:: max(1, len(self.memory) // 1000)]), self.nearness(vectors)
+        self.memory = self.memory.grown(vectors, part)
+        self.index.add(vectors, self.settings.deterministic)
+        return here / max(usual, 1e-12)
+
+    def nearness(self, vectors: Tensor) -> float:
+        """Return the mean distance of vectors to the nearest remembered point other than an equal one."""
+        assert self.memory is not None
+        found = ExactIndex(self.memory.vectors).search(vectors, 8)
+        distances = (2 - 2 * found.scores).clamp_min(0).sqrt()
+        apart = distances.masked_fill(distances < 1e-3, torch.inf).amin(dim=1)
+        return float(apart[apart.isfinite()].mean()) if apart.isfinite().any() else 0.0
+
+    # --- Saving ------------------------------------------------------------------------------------------------------
+
+    def saved(self) -> tuple[State, State]:
+        """Return what prediction needs, and what learning needs besides."""
+        assert self.memory is not None and self.index is not None
+        vote = {"vote": torch.tensor([float(self.voters), self.sharpness], dtype=torch.float64)}
+        index = {f"index.{name}": value for name, value in self.index.state().items()}
+        return self.state_dict() | self.memory.serve_state() | vote | index, self.memory.train_state()
+
+    def take_back(self, sizes: Mapping[str, int], serve: State, train: State) -> None:
+        """Take what `saved` gave; weights are taken as they are: mapped, not copied."""
+        self.features, self.label_count = sizes["features"], sizes["labels"]
+        weights = {name: value for name, value in serve.items() if name in self.state_dict()}
+        for name, table in ((n, m) for n, m in self.named_modules() if isinstance(m, Table)):
+            table.rows = nn.Parameter(weights[f"{name}.rows"], requires_grad=False)
+        self.load_state_dict(weights, assign=True)
+        self.memory = Memory.of_state(serve, train, self.features, self.label_count)
+        index = {name.removeprefix("index."): value for name, value in serve.items() if name.startswith("index.")}
+        self.index = load_index(self.settings.index, index, self.memory.vectors)
+        self.voters, self.sharpness = int(serve["vote"][0]), float(serve["vote"][1])
+        self.eval()
+
+
+def chosen_vote(learner: Learner, settings: NeighbourSettings, validation: Part | None) -> Vote:
+    """Return the vote with the number of neighbours and the sharpness that are best on a part of train.
+
+    Best by the sum of P@1, P@3 and P@5: one of them alone is noisy where the part is small.
+    """
+    vote = learner.classifier
+    assert isinstance(vote, Vote)
+    if validation is None or len(validation) == 0:
+        return vote
+    queries = learner.encode(validation.X)
+    shortlist = learner.index.search(queries, max(NEIGHBOURS) + SPARE)
+
+    def quality(vote: Vote) -> float:
+        ranking = vote.rescore(queries, shortlist, 5 + most_filtered(validation.filtered))
+        if validation.filtered is not None:
+            ranking = ranking.without(validation.filtered)
+        found = metrics.measure(ranking.top(5), validation.Y)
+        return found["P@1"] + found["P@3"] + found["P@5"]
+
+    counts = NEIGHBOURS if settings.neighbours is None else (settings.neighbours,)
+    powers = SHARPNESS if settings.sharpness is None else (settings.sharpness,)
+    options = [replace(vote, neighbours=count, sharpness=power) for count, power in product(counts, powers)]
+    return options[0] if len(options) == 1 else max(options, key=quality)
+
+
+def some_rows(part: Part, most: int, numbers: np.random.Generator) -> Part:
+    """Return at most that many points of a part, at random: what validation after each epoch can afford."""
+    if len(part) <= most:
+        return part
+    rows: NDArray[np.int64] = np.sort(numbers.choice(len(part), most, replace=False))
+    return part.take(rows)
