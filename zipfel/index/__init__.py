@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from zipfel.errors import ConfigError, did_you_mean
@@ -89,13 +88,12 @@ def _check_kind(kind: str) -> None:
 def _faiss_is_missing(kind: str) -> bool:
     """Tell whether faiss is missing, and warn that the exact index takes its place."""
     try:
-        missing = find_spec("faiss") is None
-    except ValueError:  # what sys.modules holds for it is no module
-        missing = True
-    if missing:
+        import faiss  # noqa: F401
+    except ImportError as error:
         warnings.warn(
-            f"faiss is not installed: an exact index takes the place of {kind}, with the same or better results and a "
-            "search that looks at every vector (pip install faiss-cpu)",
+            f"{error}: an exact index takes the place of {kind}; it finds at least as much, but looks at every vector "
+            "(pip install faiss-cpu)",
             stacklevel=3,
         )
-    return missing
+        return True
+    return False

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zipfel.errors import DataError
-from zipfel.index.engine import faiss_with, rows, shortlist, threads_to_build, threads_to_search
+from zipfel.index.engine import building, rows, searching, shortlist, small
 from zipfel.types import Shortlist
 
 PROBES = 32  # clusters looked at for a query; of √N clusters, so that cost grows with √N
@@ -27,7 +27,7 @@ class IvfIndex:
 
     def __init__(self, vectors: Tensor, centroids: Tensor, assignment: Tensor, probes: int, spread: float) -> None:
         self.centroids, self.assignment, self.probes, self.spread = centroids, assignment, probes, spread
-        with faiss_with(1) as faiss:
+        with building(deterministic=True) as faiss:
             nearest = faiss.IndexFlatIP(vectors.shape[1])
             nearest.add(rows(centroids))
             self._lists = faiss.IndexIVFFlat(nearest, vectors.shape[1], len(centroids), faiss.METRIC_INNER_PRODUCT)
@@ -49,10 +49,9 @@ class IvfIndex:
             raise DataError("an index needs at least one vector")
         clusters = max(1, min(clusters or math.isqrt(points), points // 2))
         found = rows(vectors)
-        with faiss_with(threads_to_build(deterministic)) as faiss:
-            means = faiss.Kmeans(
-                found.shape[1], clusters, niter=ROUNDS, seed=_small(seed), min_points_per_centroid=1
-            )  # else few points make it write to stderr
+        with building(deterministic) as faiss:
+            quiet = {"min_points_per_centroid": 1}  # else few points make it write to stderr
+            means = faiss.Kmeans(found.shape[1], clusters, niter=ROUNDS, seed=small(seed), **quiet)
             means.train(found)
             distances, assignment = nearest_centroids(faiss, means.centroids, found)
         return cls(vectors, torch.from_numpy(means.centroids), assignment, probes, float(distances.mean()))
@@ -67,24 +66,24 @@ class IvfIndex:
         Nearest is the centroid with the largest inner product, the mean of what its rows have.
         """
         width, probes = min(width, len(self)), min(self.probes, len(self.centroids))
-        with faiss_with(threads_to_search(len(queries))) as faiss:
+        with searching(len(queries)) as faiss:
             effort = faiss.SearchParametersIVF(nprobe=probes)
             scores, ids = self._lists.search(rows(queries), width, params=effort)
         return shortlist(ids, scores, queries.device)
 
     def add(self, vectors: Tensor, deterministic: bool = True) -> None:
         """Take new rows behind those that are there, each into its nearest cluster; the clusters stay (see `drift`)."""
-        with faiss_with(threads_to_build(deterministic)) as faiss:
+        with building(deterministic) as faiss:
             _, assignment = nearest_centroids(faiss, rows(self.centroids), rows(vectors))
             _file(faiss, self._lists, rows(vectors), assignment)
         self.assignment = torch.cat([self.assignment, assignment])
 
     def drift(self, vectors: Tensor) -> float:
-        """Return how far new rows lie from the nearest centroid, as a multiple of `spread`: about 1 for rows like those.
+        """Return how far new rows lie from the nearest centroid, as a multiple of `spread`: 1 for rows like those.
 
         Well above 1, the clusters no longer fit, and the index should be built again.
         """
-        with faiss_with(threads_to_search(len(vectors))) as faiss:
+        with building(deterministic=True) as faiss:
             distance = float(nearest_centroids(faiss, rows(self.centroids), rows(vectors))[0].mean())
         return 1.0 if distance == self.spread else distance / self.spread if self.spread else math.inf
 
@@ -120,8 +119,3 @@ def _file(faiss: Any, lists: Any, vectors: NDArray[np.float32], assignment: Tens
     """Append vectors to the lists of their clusters; ids continue."""
     clusters = np.ascontiguousarray(assignment.numpy())
     lists.add_core(len(vectors), faiss.swig_ptr(vectors), None, faiss.swig_ptr(clusters))
-
-
-def _small(seed: int) -> int:
-    """Return a seed of 31 bits, which is what faiss takes."""
-    return int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1)
