@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # torch takes seconds to import
     from zipfel.types import Shortlist
 
 Kind = Literal["exact", "hnsw", "ivf"]
-KINDS = ("exact", "hnsw", "ivf")
+KINDS: tuple[Kind, ...] = ("exact", "hnsw", "ivf")
 
 
 class Index(Protocol):

@@ -18,7 +18,7 @@ from zipfel.index.engine import building, rows, searching, shortlist, small
 from zipfel.types import Shortlist
 
 LINKS = 32  # of a vector to others, on each level
-EF_CONSTRUCTION = 100  # candidates looked at for the links of a new vector
+EF_CONSTRUCTION = 40  # candidates looked at for the links of a new vector
 EF_SEARCH = 64  # candidates looked at for a query, at least; and at least twice the width
 TOLERANCE = 0.01  # how much lengths may differ
 
@@ -123,7 +123,8 @@ class HnswIndex:
             graph = faiss.deserialize_index(state["graph"].numpy())
             storage = faiss.IndexFlatIP(vectors.shape[1])
             storage.add(rows(vectors)[firsts])
-            graph.storage, graph.own_fields, graph.kept = storage, False, storage  # kept: alive as long as the graph
+            graph.storage, graph.own_fields = storage, True  # the graph frees it, so that Python must not
+            storage.this.disown()
         return cls(graph, nodes, int(state["seed"]))
 
 

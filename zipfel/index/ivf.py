@@ -14,7 +14,7 @@ from zipfel.errors import DataError
 from zipfel.index.engine import building, rows, searching, shortlist, small
 from zipfel.types import Shortlist
 
-PROBES = 32  # clusters looked at for a query; of √N clusters, so that cost grows with √N
+PROBES = 64  # clusters looked at for a query; of √N clusters, so that the cost of a query grows with √N
 ROUNDS = 10  # of k-means
 
 
