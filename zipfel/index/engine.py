@@ -41,7 +41,10 @@ def searching(queries: int) -> Iterator[Any]:
 
 @contextmanager
 def _lent(threads: int) -> Iterator[Any]:
-    """Lend faiss with so many threads. Its pool is its own: torch's threads do not change, nor the reverse."""
+    """Lend faiss with so many threads, and put back what was set before.
+
+    Where torch was imported first, as it is here, the two share one pool: torch has as many threads meanwhile.
+    """
     import faiss
 
     before = faiss.omp_get_max_threads()
