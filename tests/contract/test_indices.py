@@ -142,6 +142,7 @@ def test_a_file_keeps_an_index_and_its_future(kind, tmp_path):
     new = drawn(2000, seed=2)[:300]
     index.add(new)
     loaded.add(new)
+    assert all(torch.equal(value, loaded.state()[name]) for name, value in index.state().items())
     assert same(index.search(QUERIES, 50), loaded.search(QUERIES, 50))
     twice = through_a_file(kind, loaded, torch.cat([VECTORS, new]), tmp_path / "again.safetensors")
     assert same(index.search(QUERIES, 50), twice.search(QUERIES, 50))

@@ -52,6 +52,13 @@ def test_more_links_find_more():
     assert recall(few, exact, QUERIES, 50) < 0.9 < recall(many, exact, QUERIES, 50)
 
 
+def test_who_wants_half_of_the_rows_gets_them_all_however_poor_the_graph():
+    index, exact = HnswIndex.build(VECTORS, links=2, ef_construction=2), ExactIndex(VECTORS)
+    assert recall(index, exact, QUERIES, 1000) < 0.9
+    for width in (1500, 3000):
+        assert recall(index, exact, QUERIES, width) == 1
+
+
 def test_the_state_does_not_hold_the_vectors():
     narrow, wide = (HnswIndex.build(normalize(torch.cat([VECTORS] * times, dim=1))).state() for times in (1, 8))
     assert abs(narrow["graph"].numel() - wide["graph"].numel()) < 100
