@@ -1,7 +1,8 @@
 """Approximate search in a graph of near vectors (HNSW, Malkov and Yashunin 2016), for vectors of one length.
 
 Where all vectors have one length, the largest inner product is the smallest distance, which is what the graph is for.
-Where lengths differ it found less or much less, with or without the usual reduction to one length: that is refused.
+Where lengths differ it misses some, the more the better it is built, and the usual reduction to one length does not
+help (figures in docs/decisions/009-indices.md): such vectors are refused.
 """
 
 from __future__ import annotations
@@ -115,12 +116,12 @@ class HnswIndex:
     @classmethod
     def of_state(cls, state: dict[str, Tensor], vectors: Tensor) -> HnswIndex:
         """Put the links and the vectors [N, D] that they were made for together again."""
-        nodes = state["nodes"].numpy()
+        nodes = state["nodes"].cpu().numpy()
         if len(nodes) != len(vectors):
             raise DataError(f"the index was made for {len(nodes)} vectors; found {len(vectors)}")
         firsts = np.unique(nodes, return_index=True)[1]  # nodes are numbered in the order of their first rows
         with building(deterministic=True) as faiss:
-            graph = faiss.deserialize_index(state["graph"].numpy())
+            graph = faiss.deserialize_index(state["graph"].cpu().numpy())
             storage = faiss.IndexFlatIP(vectors.shape[1])
             storage.add(rows(vectors)[firsts])
             graph.storage, graph.own_fields = storage, True  # the graph frees it, so that Python must not

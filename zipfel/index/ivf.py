@@ -99,10 +99,10 @@ class IvfIndex:
     @classmethod
     def of_state(cls, state: dict[str, Tensor], vectors: Tensor) -> IvfIndex:
         """Put the clusters and the vectors [N, D] that they were made for together again."""
-        assignment = state["assignment"]
+        assignment = state["assignment"].cpu()
         if len(assignment) != len(vectors):
             raise DataError(f"the index was made for {len(assignment)} vectors; found {len(vectors)}")
-        return cls(vectors, state["centroids"], assignment, int(state["probes"]), float(state["spread"]))
+        return cls(vectors, state["centroids"].cpu(), assignment, int(state["probes"]), float(state["spread"]))
 
 
 def nearest_centroids(
