@@ -16,6 +16,18 @@ class ExactIndex:
     def __init__(self, vectors: Tensor) -> None:
         self.vectors = vectors
 
+    def __len__(self) -> int:
+        """Return the number of rows, L."""
+        return len(self.vectors)
+
+    def add(self, vectors: Tensor, deterministic: bool = True) -> None:
+        """Take new rows behind those that are there."""
+        self.vectors = torch.cat([self.vectors, vectors.to(self.vectors)])
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what there is besides the vectors: nothing."""
+        return {}
+
     def search(self, queries: Tensor, width: int) -> Shortlist:
         """Return the `width` vectors with the largest inner product for each query, by id; ties go to the lower id."""
         points, width = len(queries), min(width, len(self.vectors))
