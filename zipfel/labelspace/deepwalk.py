@@ -68,8 +68,9 @@ def deepwalk(
 
 def _directions(count: int, dimension: int, numbers: np.random.Generator) -> NDArray[np.float32]:
     """Return random unit vectors [count, dimension]: about at right angles to each other, and to all else."""
-    vectors = numbers.standard_normal((count, dimension), dtype=np.float32)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors: NDArray[np.float32] = numbers.standard_normal((count, dimension), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
 
 
 def random_walks(graph: csr_array, settings: Walks, numbers: np.random.Generator) -> Iterator[NDArray[np.int64]]:
@@ -81,9 +82,9 @@ def random_walks(graph: csr_array, settings: Walks, numbers: np.random.Generator
     starts = np.flatnonzero(np.diff(graph.indptr))
     for _ in range(settings.walks):
         order = numbers.permutation(starts)
-        for first in range(0, len(order), CHUNK):
-            walks = np.empty((settings.length, len(order[first : first + CHUNK])), dtype=np.int64)
-            walks[0] = order[first : first + CHUNK]
+        for labels in (order[first : first + CHUNK] for first in range(0, len(order), CHUNK)):
+            walks = np.empty((settings.length, len(labels)), dtype=np.int64)
+            walks[0] = labels
             for place in range(1, settings.length):
                 walks[place] = step(walks[place - 1], numbers.random(walks.shape[1]))
             yield walks.T
@@ -93,7 +94,7 @@ Step = Callable[[NDArray[np.int64], NDArray[np.float64]], NDArray[np.int64]]
 
 
 def _stepper(graph: csr_array) -> Step:
-    """Return the function that takes labels [C] and uniform draws [C] to a neighbour of each, in the ratio of weights."""
+    """Return the function that takes labels [C] and uniform draws [C] to a neighbour of each, as weights have it."""
     first, last, neighbours = graph.indptr[:-1], graph.indptr[1:], graph.indices
     degrees = np.diff(graph.indptr)
     if graph.nnz == 0 or (graph.data == graph.data[0]).all():
@@ -104,7 +105,7 @@ def _stepper(graph: csr_array) -> Step:
 
         return uniform
     shares = graph.data / np.repeat(graph.sum(axis=1, dtype=np.float64), degrees)  # of a row they add up to 1
-    upto = np.concatenate(([0.0], np.cumsum(shares)))  # [edges + 1]; shares, for a row is as exact as any other
+    upto = np.concatenate(([0.0], np.cumsum(shares)))  # [edges + 1]; shares make light rows as exact as heavy ones
 
     def weighted(labels: NDArray[np.int64], draws: NDArray[np.float64]) -> NDArray[np.int64]:
         low, high = upto[first[labels]], upto[last[labels]]
@@ -193,4 +194,4 @@ def _write_walks(path: Path, words: NDArray[np.uint8], walks: Iterator[NDArray[n
 def _write_chunk(out: BinaryIO, words: NDArray[np.uint8], chunk: NDArray[np.int64]) -> None:
     text = words[chunk]  # [C, length, width + 1]
     text[:, -1, -1] = ord("\n")
-    out.write(text)
+    out.write(text.tobytes())
