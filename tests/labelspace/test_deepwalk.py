@@ -123,6 +123,25 @@ def test_more_than_one_thread_learns_as_well(monkeypatch):
     assert cosines[:10, :10].mean() > cosines[:10, 10:].mean() + 0.3
 
 
+def test_threads_lower_their_rate_over_their_own_share_of_the_walks(monkeypatch):
+    """gensim holds the lines that one thread has read against `total_examples`, and would else stop half-way down."""
+    from gensim.models import Word2Vec
+
+    calls = []
+
+    class Watched(Word2Vec):
+        def train(self, **arguments):
+            calls.append((self.workers, arguments["total_examples"], arguments["total_words"], arguments["epochs"]))
+            return super().train(**arguments)
+
+    monkeypatch.setattr(module, "_word2vec", lambda: Watched)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    settings = Walks(walks=100, length=60, epochs=2)  # 120,000 steps
+    deepwalk(cliques(), 4, np.random.default_rng(0), settings, deterministic=False)
+    deepwalk(cliques(), 4, np.random.default_rng(0), settings)
+    assert calls == [(2, 1000, 120_000, 2), (1, 2000, 120_000, 2)]
+
+
 def test_isolated_labels_have_seeded_vectors_of_the_usual_length():
     graph = cliques(alone=6)
     vectors = deepwalk(graph, 64, np.random.default_rng(0))

@@ -133,6 +133,7 @@ def as_dict(graph):
         ("heart\tlung\r\nlung\tGrippe é\t3\r\n", NAMES, {(0, 2): 1, (2, 3): 3}),
         ("\ufeffheart\tlung\n", NAMES, {(0, 2): 1}),
         ("# parents\n\nheart\tlung\n   \n#lung\theart\n", NAMES, {(0, 2): 1}),
+        ("b\tc\n#a\tb\n", ["#a", "b", "c"], {(1, 2): 1}),  # a comment, even where a label starts so
         ("a b\nc d 4\n", PLAIN, {(0, 1): 1, (2, 3): 4}),
         ("a b\nb c\n", PLAIN, {(0, 1): 1, (1, 2): 1}),
         ("a\tb\t2\nc d\n", PLAIN, {(0, 1): 2, (2, 3): 1}),

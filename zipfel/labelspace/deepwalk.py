@@ -30,7 +30,7 @@ class Walks:
     length: int = setting(40, "labels in a walk")
     window: int = setting(5, "labels on either side that a label predicts; a random 1 to this many, as in word2vec")
     negatives: int = setting(5, "labels drawn against each that is predicted")
-    epochs: int = setting(1, "passes over the walks; more walks, and more passes, did not help")
+    epochs: int = setting(1, "passes over the walks; more of them did not help on planted groups")
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
@@ -135,7 +135,7 @@ def _skip_gram(
             negative=settings.negatives,
             window=settings.window,
             min_count=1,
-            sample=0,  # DeepWalk leaves no label out; word2vec's 1e-3 would drop most of a few hundred labels
+            sample=0,  # word2vec's 1e-3 would drop 84 % of the steps among 20 labels, 44 % among 160
             sorted_vocab=0,  # row i is the i-th word given
             workers=workers,
             seed=int(numbers.integers(2**32)),
