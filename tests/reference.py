@@ -255,6 +255,15 @@ def adjacency(truth, labels, mean):
     return U
 
 
+def label_graph(truth, labels, weighted):
+    """1 where two labels ever share a point, or how many they share; nothing of a label with itself."""
+    graph = [[0] * labels for _ in range(labels)]
+    for right in truth:
+        for a, b in itertools.permutations(right, 2):
+            graph[a][b] = graph[a][b] + 1 if weighted else 1
+    return graph
+
+
 def bag_sums(table, bags, width):
     """bags: a list of lists of (id, weight)."""
     sums = [[0.0] * width for _ in bags]

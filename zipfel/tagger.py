@@ -97,6 +97,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             dataset = self._featured(dataset)
         train, validation = self._parts(dataset)
         self.model_.to(device)
+        self.model_.label_names = self.classes_
         self.outcome_ = self.model_.fit(train, run or Run(seed=self.seed), validation)
         self.learner_ = self.model_.learner()
         return self

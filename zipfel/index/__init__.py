@@ -36,10 +36,17 @@ class Index(Protocol):
         ...
 
 
-def build_index(kind: Kind, vectors: Tensor, seed: int = 0, deterministic: bool = True) -> Index:
+def build_index(
+    kind: Kind,
+    vectors: Tensor,
+    seed: int = 0,
+    deterministic: bool = True,
+    clusters: int | None = None,
+    probes: int | None = None,
+) -> Index:
     """Build an index over vectors [N, D]; where faiss is missing an exact one, with a warning.
 
-    One thread, and the same index twice; `deterministic=False` uses all cores.
+    One thread, and the same index twice; `deterministic=False` uses all cores. clusters, probes: of an ivf index.
     """
     _check_kind(kind)
     if kind == "exact" or _faiss_is_missing(kind):
@@ -50,9 +57,9 @@ def build_index(kind: Kind, vectors: Tensor, seed: int = 0, deterministic: bool 
         from zipfel.index.hnsw import HnswIndex
 
         return HnswIndex.build(vectors, seed, deterministic=deterministic)
-    from zipfel.index.ivf import IvfIndex
+    from zipfel.index.ivf import PROBES, IvfIndex
 
-    return IvfIndex.build(vectors, seed, deterministic=deterministic)
+    return IvfIndex.build(vectors, seed, clusters, probes or PROBES, deterministic)
 
 
 def load_index(kind: Kind, state: dict[str, Tensor], vectors: Tensor) -> Index:

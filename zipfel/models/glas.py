@@ -195,8 +195,8 @@ class Glas(nn.Module):
         """Return scores in [0, 1], in the order of the cosines."""
         if self.settings.loss == "margin":
             return ((1 + cosines) / 2).clamp(0, 1)
-        # in float32 the last bit depends on the place in the batch: torch has a sigmoid for eight numbers at a time, and
-        # another for what is left over
+        # In float32 the last bit depends on the place in the batch: torch has one sigmoid for eight numbers at a time,
+        # and another for what is left over.
         return torch.sigmoid((self.scale * cosines + self.offset).double()).float()
 
     # --- Saving, and labels that come later --------------------------------------------------------------------------

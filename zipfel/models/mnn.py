@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-import numpy as np
 from torch import Tensor, nn
 
 from zipfel.config import setting

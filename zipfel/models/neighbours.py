@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -149,7 +149,7 @@ class Vote:
 
 
 def ranked(scores: csr_array, k: int) -> Ranking:
-    """Rank the stored scores [B, L], whose columns are sorted, a padded row at a time: no full sort, no dense [B, L]."""
+    """Rank the stored scores [B, L], whose columns are sorted, in padded rows: no full sort, no dense [B, L]."""
     sizes = np.diff(scores.indptr)
     widest = int(sizes.max(initial=0))
     ids = np.full((len(sizes), widest), -1, dtype=np.int64)
@@ -172,6 +172,7 @@ class NeighbourModel(nn.Module):
     def __init__(self, features: int, labels: int, settings: NeighbourSettings) -> None:
         super().__init__()
         self.features, self.label_count, self.settings = features, labels, settings
+        self.label_names: Sequence[str] | None = None  # for files that name labels
         self.memory: Memory | None = None
         self.index: Index | None = None
         self.voters = settings.neighbours or 20
@@ -207,6 +208,7 @@ class NeighbourModel(nn.Module):
     @torch.no_grad()
     def encoded(self, part: Part) -> Tensor:
         """Return the vectors of a part's points, [points, D]."""
+        assert part.X is not None
         self.encoder.eval()
         starts = range(0, len(part), BATCH)
         parts = [self.encoder(bags(part.X[start : start + BATCH]).to(self.device())) for start in starts]
@@ -231,7 +233,8 @@ class NeighbourModel(nn.Module):
 
         About 1 for points like those that were learned from. Labels that are new become predictable by their points.
         """
-        assert self.memory is not None and self.index is not None
+        assert self.memory is not None
+        assert self.index is not None
         vectors = self.encoded(part)
         usual, here = self.nearness(self.memory.vectors[:: max(1, len(self.memory) // 1000)]), self.nearness(vectors)
         self.memory = self.memory.grown(vectors, part)
@@ -250,7 +253,8 @@ class NeighbourModel(nn.Module):
 
     def saved(self) -> tuple[State, State]:
         """Return what prediction needs, and what learning needs besides."""
-        assert self.memory is not None and self.index is not None
+        assert self.memory is not None
+        assert self.index is not None
         vote = {"vote": torch.tensor([float(self.voters), self.sharpness], dtype=torch.float64)}
         index = {f"index.{name}": value for name, value in self.index.state().items()}
         return self.state_dict() | self.memory.serve_state() | vote | index, self.memory.train_state()

@@ -100,7 +100,7 @@ def keep_features(bags: Bags, share: float, generator: torch.Generator) -> Bags:
 
 
 def averaged(bags: Bags, share: float, generator: torch.Generator) -> Bags:
-    """Return bags whose weighted sum is an average, MNN Eq. (2) and (5)-(7): w_k r_k / ‖r‖₁, with r_k ~ Bernoulli(share).
+    """Return bags whose weighted sum is an average, MNN Eq. (2), (5)-(7): w_k r_k / ‖r‖₁, r_k ~ Bernoulli(share).
 
     A bag of which nothing is kept weighs nothing, and its average is 0.
     """

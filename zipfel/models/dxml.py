@@ -1,0 +1,196 @@
+"""DXML: labels embedded by their graph, points by regression onto their labels, tags by the nearest points.
+
+Zhang et al., *Deep Extreme Multi-label Learning*, ICMR 2018. Held next to the paper in docs/papers/dxml.md, and in its
+order: the label graph and DeepWalk (Sec. 3.2), the network and its loss (3.3), clusters of points (3.4), Algorithms 1
+and 2 (3.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor, nn
+
+from zipfel.config import setting
+from zipfel.data.batches import bags
+from zipfel.data.dataset import Part
+from zipfel.errors import ConfigError, DataError
+from zipfel.labelspace.deepwalk import Walks, deepwalk
+from zipfel.labelspace.graph import label_graph, read_edges
+from zipfel.models.neighbours import VALIDATED, NeighbourModel, NeighbourSettings, some_rows
+from zipfel.nn import losses
+from zipfel.nn.encoders import Table, keep_features
+from zipfel.training.run import Run, State
+from zipfel.training.trainer import Outcome, Schedule, train
+from zipfel.types import Bags
+
+
+@dataclass(frozen=True)
+class DxmlSettings(NeighbourSettings):
+    """Settings of DXML. Defaults are ours, chosen on validation; the preset `paper` has those of Sec. 4.1."""
+
+    dimension: int = setting(100, "ℓ, width of the vectors of labels and points")
+    hidden: int = setting(256, "width of the hidden layer")
+    nonlinear: bool = setting(True, "ReLU behind the hidden layer")
+    straight: bool = setting(True, "a linear path beside the hidden layer")
+    targets: Literal["raw", "white"] = setting("white", "label vectors as DeepWalk gives them, or whitened and unit")
+    weighted: bool = setting(False, "edges of the label graph weigh as much as labels share points, not 1")
+    graph: str | None = setting(None, "file of edges between labels that replaces the graph")
+    vectors: str | None = setting(None, "label vectors [labels, ℓ] (.npy) that replace graph and DeepWalk")
+    walks: int = setting(10, "walks that start at each label")
+    length: int = setting(40, "labels in a walk")
+    keep: float = setting(0.5, "share of features that a step keeps")
+    dropout: float = setting(0.0, "share of the last layer's outputs that a step drops")
+    optimiser: Literal["adam", "sgd"] = setting("adam", "sgd: momentum 0.9, weight decay 0.0005, a fixed rate")
+    batch: int = setting(128, "points a step, at most a tenth of train")
+    epochs: int = setting(30, "T, passes over train")
+    rate: float = setting(0.002, "highest learning rate")
+    patience: int = setting(10, "epochs without a better validation after which to stop")
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        super().__post_init__()
+        for name in ("dimension", "hidden", "walks", "length", "batch", "epochs", "patience"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1; found {getattr(self, name)}")
+        if not 0 < self.keep <= 1:
+            raise ConfigError(f"keep must lie in (0, 1]; found {self.keep}")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must lie in [0, 1); found {self.dropout}")
+
+
+PRESETS: dict[str, DxmlSettings] = {
+    "paper": DxmlSettings(
+        straight=False, targets="raw", keep=1.0, dropout=0.5, optimiser="sgd", rate=0.015, epochs=100, sharpness=0,
+        index="ivf", probes=1,
+    ),
+    "default": DxmlSettings(),
+    "fast": DxmlSettings(epochs=15),
+}  # fmt: skip
+
+
+class Network(nn.Module):
+    """f_x: sparse features, FC, ReLU, FC, dropout, unit length (Sec. 4.1); beyond the paper, a linear path beside."""
+
+    def __init__(self, features: int, settings: DxmlSettings, generator: torch.Generator) -> None:
+        super().__init__()
+        width, out = settings.hidden, settings.dimension
+        self.nonlinear, self.dropout = settings.nonlinear, settings.dropout
+        self.input = Table(features, width, generator, scale=width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.output = nn.Linear(width, out)
+        nn.init.normal_(self.output.weight, 0, width**-0.5, generator=generator)
+        nn.init.zeros_(self.output.bias)
+        self.straight = Table(features, out, generator, scale=0.1 * out**-0.5) if settings.straight else None
+
+    def forward(self, points: Bags, generator: torch.Generator | None = None) -> Tensor:
+        """Return unit vectors [B, ℓ]."""
+        hidden = self.input(points) + self.bias
+        found = self.output(F.relu(hidden) if self.nonlinear else hidden)
+        if self.straight is not None:
+            found = found + self.straight(points)
+        if generator is not None and self.dropout:
+            kept = torch.rand(found.shape, generator=generator).to(found.device) >= self.dropout
+            found = found * kept / (1 - self.dropout)
+        return F.normalize(found.float(), dim=1)
+
+
+class Dxml(NeighbourModel):
+    """The network f_x, and the points that vote."""
+
+    settings: DxmlSettings
+
+    def __init__(self, features: int, labels: int, settings: DxmlSettings, generator: torch.Generator) -> None:
+        super().__init__(features, labels, settings)
+        self.encoder = Network(features, settings, generator)
+
+    # --- Algorithm 1 -------------------------------------------------------------------------------------------------
+
+    def fit(self, train_part: Part, run: Run, validation: Part | None = None) -> Outcome:
+        """Embed labels, learn to map points onto their labels, cluster the points; k is chosen on `validation`."""
+        settings, part = self.settings, self.learned_part(train_part)
+        V = run.stage("labels", lambda: {"V": self.label_vectors(part.Y, run)})["V"]  # lines 1 and 2
+        wanted = means_of_labels(part.Y, V)  # line 3, [N, ℓ]
+        batch = max(1, min(settings.batch, len(part) // 10))
+        sgd = settings.optimiser == "sgd"
+        schedule = Schedule(settings.epochs, batch, settings.rate, patience=settings.patience, fixed=sgd,
+                            optimiser=settings.optimiser)  # fmt: skip
+        probe = None if validation is None else some_rows(validation, VALIDATED, run.numbers("probe"))
+
+        def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
+            points = keep_features(bags(part.X, rows).to(self.device()), settings.keep, generator)
+            found = self.encoder(points, generator)
+            return {"smooth_l1": losses.smooth_l1(found, wanted[rows].to(found.device))}
+
+        def precision() -> float:
+            assert probe is not None
+            return self.validated(part, probe)
+
+        outcome = train(run, "dxml", self, len(part), objective, schedule, precision if probe is not None else None)
+        self.remember(part, validation, run)  # line 5
+        return outcome
+
+    def label_vectors(self, Y: csr_array, run: Run) -> Tensor:
+        """Return V, [labels, ℓ]: given ones, or DeepWalk's over the label graph."""
+        settings = self.settings
+        if settings.vectors is not None:
+            found = given_vectors(Path(settings.vectors), Y.shape[1], settings.dimension)
+        else:
+            names = [str(label) for label in range(Y.shape[1])] if self.label_names is None else self.label_names
+            graph = (
+                label_graph(Y, settings.weighted) if settings.graph is None else read_edges(Path(settings.graph), names)
+            )
+            walks = Walks(settings.walks, settings.length)
+            found = deepwalk(graph, settings.dimension, run.numbers("labels"), walks, settings.deterministic)
+        return torch.from_numpy(found if settings.targets == "raw" else whitened(found))
+
+
+def means_of_labels(Y: csr_array, V: Tensor) -> Tensor:
+    """Return f_y, [points, ℓ]: the mean of the vectors of a point's labels (Algorithm 1, line 3)."""
+    counts = np.maximum(np.diff(Y.indptr), 1)[:, None]
+    return torch.from_numpy(np.asarray(Y @ V.numpy() / counts, dtype=np.float32))
+
+
+def whitened(V: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return label vectors [labels, ℓ] that vary alike in all directions, each of length 1.
+
+    DeepWalk's vectors share a few strong directions, so that all means of labels point almost the same way, and a
+    regression learns little else. (docs/papers/dxml.md)
+    """
+    centred = V.astype(np.float64) - V.mean(axis=0)
+    values, directions = np.linalg.eigh(centred.T @ centred)
+    used = values > 1e-6 * values.max(initial=0)
+    spread = centred @ (directions[:, used] / np.sqrt(values[used])) @ directions[:, used].T
+    lengths = np.linalg.norm(spread, axis=1, keepdims=True)
+    return np.asarray(spread / np.maximum(lengths, 1e-12), dtype=np.float32)
+
+
+def given_vectors(path: Path, labels: int, dimension: int) -> NDArray[np.float32]:
+    """Read label vectors that the user has, [labels, dimension], from a .npy file."""
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot be read as label vectors (.npy): {error}", path) from None
+    if found.shape != (labels, dimension) or found.dtype.kind != "f" or not np.isfinite(found).all():
+        raise DataError(
+            f"expected finite numbers [{labels} labels, {dimension}]; found {found.dtype} of shape {found.shape}", path
+        )
+    return np.asarray(found, dtype=np.float32)
+
+
+build = Dxml
+
+
+def restored(sizes: Mapping[str, int], settings: DxmlSettings, serve: State, train: State) -> Dxml:
+    """Return a model with saved weights."""
+    model = Dxml(0, 0, settings, torch.Generator())
+    model.take_back(sizes, serve, train)
+    return model
