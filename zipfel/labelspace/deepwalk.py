@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 from zipfel.config import setting
 from zipfel.errors import ConfigError, DataError
 
-CHUNK = 1 << 16  # walks made at once: 2.6 million steps at the default length, some 50 MB with their text
+CHUNK = 1 << 16  # walks made at once: 2.6 million steps at the default length, under 100 MB with their text
 
 
 @dataclass(frozen=True)
