@@ -102,6 +102,21 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         self.learner_ = self.model_.learner()
         return self
 
+    def partial_fit(self, X: Any, y: Any) -> Tagger:
+        """Remember more points without learning, where the model is one of remembered points (mnn, dxml).
+
+        Tags that are new become predictable. `drift_` tells how far these points lie off, as a multiple of what is
+        usual among those that were learned from: well above 1, it is time to fit again. The first call is a `fit`.
+        """
+        if not hasattr(self, "learner_"):
+            return self.fit(X, y)
+        if not getattr(self.model_, "remembers", False):
+            raise ConfigError(f"{self.model} cannot take points without learning; fit with warm_start=True instead")
+        dataset = self._continued(self._featured(dataset_of(X, y)))
+        self.drift_ = self.model_.add_points(dataset.train)
+        self.learner_ = self.model_.learner()
+        return self
+
     def _start(self, dataset: Dataset) -> None:
         """Fit the vocabulary, and make a new model for this many features and labels."""
         self.settings_ = settings_of(self.model, self.preset, self.settings)
@@ -182,6 +197,12 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             [Tag(self.classes_[label], score) for label, score in zip(*row, strict=True) if label >= 0]
             for row in zip(ranking.ids.tolist(), ranking.scores.tolist(), strict=True)
         ]
+
+    def index_recall(self, X: Any, k: int = 5) -> float | None:
+        """Return the share of candidates of an exact search that the model's index finds; None if it is exact."""
+        self._check_fitted()
+        share: float | None = self.learner_.recall(self._rows(X), k)
+        return share
 
     def score(self, X: Any, y: Any) -> float:
         """Return P@1, as a share: how often the first tag is right."""

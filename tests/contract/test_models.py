@@ -22,7 +22,11 @@ from zipfel.types import Ranking
 
 PLANTED = Synthetic(points=1500, labels=60, noise=0.3, test_share=0.2, seed=3)
 # Small enough for two cores; a model that is new here gets a line.
-SETTINGS: dict[str, dict[str, Any]] = {"glas": {"dimension": 32, "epochs": 8, "steps": 1, "batch": 64, "rate": 0.02}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "glas": {"dimension": 32, "epochs": 8, "steps": 1, "batch": 64, "rate": 0.02},
+    "mnn": {"dimension": 32, "epochs": 8, "batch": 64, "rate": 0.01},
+    "dxml": {"dimension": 32, "hidden": 64, "epochs": 8, "batch": 64, "rate": 0.01, "keep": 0.8},
+}
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -13,21 +13,21 @@ from torch import Tensor, nn
 
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
+from zipfel.index import Index, recall
+from zipfel.index.exact import ExactIndex
 from zipfel.types import Ranking, Shortlist
 
 BATCH = 1024
 SPARE = 8  # candidates beyond k: what differs in the index may tie as a score, and ties go to the lower id
 
 
-class Index(Protocol):
-    """Finds candidates, labels or points, for queries."""
-
-    def search(self, queries: Tensor, width: int) -> Shortlist:
-        """Return up to `width` candidates of each query [B, D], unsorted."""
-
-
 class Classifier(Protocol):
     """Turns candidates into ranked labels with scores in [0, 1]."""
+
+    @property
+    def vectors(self) -> Tensor:
+        """What the index searches, [N, D]."""
+        ...
 
     def width(self, k: int) -> int:
         """Return how many candidates it takes to rank k labels."""
@@ -58,6 +58,13 @@ class Learner:
         queries = self.encode(X)
         shortlist = self.index.search(queries, self.classifier.width(k))
         return self.classifier.rescore(queries, shortlist, k)
+
+    def recall(self, X: csr_array, k: int) -> float | None:
+        """Return the share of the exact shortlist that the index finds for the points of X; None if it is exact."""
+        if isinstance(self.index, ExactIndex):
+            return None
+        exact, width = ExactIndex(self.classifier.vectors), self.classifier.width(k)
+        return recall(self.index, exact, self.encode(X), width)
 
     @torch.no_grad()
     def encode(self, X: csr_array) -> Tensor:

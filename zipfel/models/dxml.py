@@ -27,7 +27,7 @@ from zipfel.labelspace.deepwalk import Walks, deepwalk
 from zipfel.labelspace.graph import label_graph, read_edges
 from zipfel.models.neighbours import VALIDATED, NeighbourModel, NeighbourSettings, some_rows
 from zipfel.nn import losses
-from zipfel.nn.encoders import Table, keep_features
+from zipfel.nn.encoders import Table, keep_features, steady_linear
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import Bags
@@ -94,7 +94,8 @@ class Network(nn.Module):
     def forward(self, points: Bags, generator: torch.Generator | None = None) -> Tensor:
         """Return unit vectors [B, ℓ]."""
         hidden = self.input(points) + self.bias
-        found = self.output(F.relu(hidden) if self.nonlinear else hidden)
+        hidden = F.relu(hidden) if self.nonlinear else hidden
+        found = steady_linear(hidden, self.output.weight, self.output.bias)
         if self.straight is not None:
             found = found + self.straight(points)
         if generator is not None and self.dropout:

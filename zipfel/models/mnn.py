@@ -100,6 +100,11 @@ class Mnn(NeighbourModel):
 
     # --- Tagging -----------------------------------------------------------------------------------------------------
 
+    @property
+    def remembers(self) -> bool:  # type: ignore[override]
+        """Tell whether points can be added without learning."""
+        return self.settings.decoder == "neighbours"
+
     def learner(self) -> Learner:
         """Return what prediction needs: the nearest points, or the nearest f_y of a single label."""
         if self.settings.decoder == "neighbours":

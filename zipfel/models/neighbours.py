@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -22,11 +23,12 @@ from zipfel.index.exact import ExactIndex, largest
 from zipfel.models.base import BATCH, SPARE, Learner, most_filtered, ranking_of, share_right
 from zipfel.nn.encoders import Table
 from zipfel.training.run import Run, State
-from zipfel.types import Ranking, Shortlist
+from zipfel.types import Ids, Ranking, Scores, Shortlist, stored
 
 VALIDATED = 2000  # points that are validated after each epoch
 NEIGHBOURS = (5, 10, 20, 40, 80)
 SHARPNESS = (1.0, 4.0, 10.0, 30.0)
+UNVOTED = 1e-6  # the most that a label without a vote can score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,21 +112,33 @@ def _matrix(name: str, state: State, width: int) -> csr_array:
 class Vote:
     """Labels by the vote of the nearest points: Σ w_i y_i / Σ w_i over k of them, with w_i = max(cosine, 0)^sharpness.
 
-    Sharpness 0 is the plain average of DXML's Algorithm 2.
+    Sharpness 0 is the plain average of DXML's Algorithm 2. Points that point away from a query have no vote. Labels
+    without a vote come last, the more frequent first, with next to no score.
     """
 
     memory: Memory
     neighbours: int
     sharpness: float
 
+    @property
+    def vectors(self) -> Tensor:
+        """Those of the remembered points."""
+        return self.memory.vectors
+
     def width(self, k: int) -> int:
         """Return how many points must be found, whatever k: the vote does not depend on it."""
         return self.neighbours + SPARE
 
     def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
-        """Rank the labels that were voted for; labels without a vote are not ranked."""
+        """Rank labels by their share of the vote."""
         ids, cosines = self.nearest(queries, shortlist)
-        return ranked(self.scores(ids, cosines), k)
+        return ranked(self.scores(ids, cosines), self.prior, k)
+
+    @cached_property
+    def prior(self) -> NDArray[np.float32]:
+        """Scores of labels that nobody votes for, [L]: their share of the points, scaled down."""
+        counts = np.bincount(self.memory.Y.indices, minlength=self.memory.Y.shape[1])
+        return np.asarray(UNVOTED * counts / max(len(self.memory), 1), dtype=np.float32)
 
     def nearest(self, queries: Tensor, shortlist: Shortlist) -> tuple[Tensor, Tensor]:
         """Return the nearest points and their cosines, [B, up to neighbours], -1 where there are too few.
@@ -138,27 +152,45 @@ class Vote:
 
     def scores(self, ids: Tensor, cosines: Tensor) -> csr_array:
         """Return the share of the vote that each label gets, [B, L]."""
-        weights = cosines.double().clamp_min(1e-6).pow(self.sharpness) * (ids >= 0)  # [B, K]
+        weights = cosines.double().clamp_min(0).pow(self.sharpness) * ((ids >= 0) & (cosines > 0))  # [B, K]
         weights /= weights.sum(dim=1, keepdim=True).clamp_min(1e-300)
         points, count = ids.shape
         pointers = np.arange(0, points * count + 1, count) if count else np.zeros(points + 1, dtype=np.int64)
         flat = (weights.float().numpy().ravel(), ids.clamp_min(0).numpy().ravel(), pointers)
         votes = csr_array(csr_array(flat, shape=(points, len(self.memory.vectors))) @ self.memory.Y)
+        votes.eliminate_zeros()
+        np.minimum(votes.data, 1, out=votes.data)  # shares add up to 1 but for rounding
         votes.sort_indices()
         return votes
 
 
-def ranked(scores: csr_array, k: int) -> Ranking:
-    """Rank the stored scores [B, L], whose columns are sorted, in padded rows: no full sort, no dense [B, L]."""
+def ranked(scores: csr_array, prior: NDArray[np.float32], k: int) -> Ranking:
+    """Rank scores [B, L], whose columns are sorted, and labels that are not stored by their prior [L].
+
+    Rows are padded to the longest: no full sort, no dense [B, L].
+    """
     sizes = np.diff(scores.indptr)
     widest = int(sizes.max(initial=0))
     ids = np.full((len(sizes), widest), -1, dtype=np.int64)
     values = np.full((len(sizes), widest), -np.inf, dtype=np.float32)
     places = np.arange(widest) < sizes[:, None]
     ids[places], values[places] = scores.indices, scores.data
+    if (sizes < k).any():
+        ids, values = _filled(scores, ids, values, prior, k)
     columns = largest(torch.from_numpy(values), k)
     shortlist = Shortlist(torch.from_numpy(ids).gather(1, columns), torch.from_numpy(values).gather(1, columns))
     return ranking_of(shortlist, k)
+
+
+def _filled(scores: csr_array, ids: Ids, values: Scores, prior: NDArray[np.float32], k: int) -> tuple[Ids, Scores]:
+    """Return ids and values [B, wider], ascending by id, with the likeliest of the labels that a row does not store."""
+    likely = np.argsort(-prior, kind="stable")[: k + ids.shape[1]]  # enough for any row to find k in
+    rows = np.repeat(np.arange(len(ids)), len(likely))
+    there = stored(scores, rows, np.tile(likely, len(ids))).reshape(len(ids), len(likely))
+    ids = np.concatenate([ids, np.where(there, -1, likely)], axis=1)
+    values = np.concatenate([values, np.where(there, np.float32(-np.inf), prior[likely])], axis=1)
+    order = np.argsort(ids, axis=1, kind="stable")
+    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(values, order, axis=1)
 
 
 class NeighbourModel(nn.Module):
@@ -168,6 +200,7 @@ class NeighbourModel(nn.Module):
     """
 
     encoder: nn.Module
+    remembers = True
 
     def __init__(self, features: int, labels: int, settings: NeighbourSettings) -> None:
         super().__init__()

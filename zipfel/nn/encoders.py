@@ -74,6 +74,16 @@ class _BagSum(torch.autograd.Function):
         return weighted_sum(by_row.ids, gradient.contiguous(), by_row), None, None, None
 
 
+def steady_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x Wᵀ + b, [B, outputs]; without gradients in float64, and rounded.
+
+    The last bits of a float32 product depend on the size of the batch, and a prediction must not.
+    """
+    if torch.is_grad_enabled():
+        return F.linear(x, weight, bias)
+    return F.linear(x.double(), weight.double(), bias.double()).float()
+
+
 class NormedLinear(nn.Module):
     """A weight-normalised layer (Salimans and Kingma, 2016), as GLaS has it: one length for all neurons.
 
@@ -88,7 +98,7 @@ class NormedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, inputs] to [B, outputs]."""
-        return F.linear(x, self.length * F.normalize(self.directions, dim=1), self.bias)
+        return steady_linear(x, self.length * F.normalize(self.directions, dim=1), self.bias)
 
 
 def keep_features(bags: Bags, share: float, generator: torch.Generator) -> Bags:
