@@ -25,7 +25,7 @@ from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError, DataError
 from zipfel.labelspace.deepwalk import Walks, deepwalk
 from zipfel.labelspace.graph import label_graph, read_edges
-from zipfel.models.neighbours import VALIDATED, NeighbourModel, NeighbourSettings, some_rows
+from zipfel.models.neighbours import NeighbourModel, NeighbourSettings
 from zipfel.nn import losses
 from zipfel.nn.encoders import Table, keep_features, steady_linear
 from zipfel.training.run import Run, State
@@ -53,12 +53,11 @@ class DxmlSettings(NeighbourSettings):
     batch: int = setting(128, "points a step, at most a tenth of train")
     epochs: int = setting(30, "T, passes over train")
     rate: float = setting(0.002, "highest learning rate")
-    patience: int = setting(10, "epochs without a better validation after which to stop")
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
         super().__post_init__()
-        for name in ("dimension", "hidden", "walks", "length", "batch", "epochs", "patience"):
+        for name in ("dimension", "hidden", "walks", "length", "batch", "epochs"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1; found {getattr(self, name)}")
         if not 0 < self.keep <= 1:
@@ -122,22 +121,15 @@ class Dxml(NeighbourModel):
         wanted = means_of_labels(part.Y, V)  # line 3, [N, ℓ]
         batch = max(1, min(settings.batch, len(part) // 10))
         sgd = settings.optimiser == "sgd"
-        schedule = Schedule(settings.epochs, batch, settings.rate, patience=settings.patience, fixed=sgd,
-                            optimiser=settings.optimiser)  # fmt: skip
-        probe = None if validation is None else some_rows(validation, VALIDATED, run.numbers("probe"))
+        schedule = Schedule(settings.epochs, batch, settings.rate, fixed=sgd, optimiser=settings.optimiser)
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
             points = keep_features(bags(part.X, rows).to(self.device()), settings.keep, generator)
             found = self.encoder(points, generator)
             return {"smooth_l1": losses.smooth_l1(found, wanted[rows].to(found.device))}
 
-        def precision() -> float:
-            assert probe is not None
-            return self.validated(part, probe)
-
-        outcome = train(run, "dxml", self, len(part), objective, schedule, precision if probe is not None else None)
-        self.remember(part, validation, run)  # line 5
-        return outcome
+        outcome = train(run, "dxml", self, len(part), objective, schedule)
+        return self.remember(part, validation, run, outcome)  # line 5
 
     def label_vectors(self, Y: csr_array, run: Run) -> Tensor:
         """Return V, [labels, ℓ]: given ones, or DeepWalk's over the label graph."""

@@ -22,7 +22,7 @@ from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index.exact import ExactIndex
 from zipfel.models.base import Cosine, Learner
-from zipfel.models.neighbours import VALIDATED, NeighbourModel, NeighbourSettings, some_rows
+from zipfel.models.neighbours import NeighbourModel, NeighbourSettings
 from zipfel.nn import losses
 from zipfel.nn.encoders import AveragingNetwork, Table
 from zipfel.training.run import Run, State
@@ -41,12 +41,11 @@ class MnnSettings(NeighbourSettings):
     batch: int = setting(128, "points a step, at most a tenth of train")
     epochs: int = setting(20, "passes over train")
     rate: float = setting(0.001, "highest learning rate")
-    patience: int = setting(10, "epochs without a better validation after which to stop")
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
         super().__post_init__()
-        for name in ("dimension", "negatives", "batch", "epochs", "patience"):
+        for name in ("dimension", "negatives", "batch", "epochs"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1; found {getattr(self, name)}")
         if not 0 < self.keep <= 1:
@@ -76,19 +75,13 @@ class Mnn(NeighbourModel):
         """Learn to match, then remember the points and choose how they vote on `validation`."""
         settings, part = self.settings, self.learned_part(train_part)
         batch = max(1, min(settings.batch, len(part) // 10))
-        schedule = Schedule(settings.epochs, batch, settings.rate, patience=settings.patience)
-        probe = None if validation is None else some_rows(validation, VALIDATED, run.numbers("probe"))
+        schedule = Schedule(settings.epochs, batch, settings.rate)
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
             return {"matching": self.loss(part, rows, generator)}
 
-        def precision() -> float:
-            assert probe is not None
-            return self.validated(part, probe)
-
-        outcome = train(run, "mnn", self, len(part), objective, schedule, precision if probe is not None else None)
-        self.remember(part, validation, run)
-        return outcome
+        outcome = train(run, "mnn", self, len(part), objective, schedule)
+        return self.remember(part, validation, run, outcome)
 
     def loss(self, part: Part, rows: NDArray[np.int64], generator: torch.Generator) -> Tensor:
         """Return Eq. (11) for a batch; its other points are those whose labels are drawn as negatives."""

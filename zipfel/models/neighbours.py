@@ -23,9 +23,9 @@ from zipfel.index.exact import ExactIndex, largest
 from zipfel.models.base import BATCH, SPARE, Learner, most_filtered, ranking_of, share_right
 from zipfel.nn.encoders import Table
 from zipfel.training.run import Run, State
+from zipfel.training.trainer import Outcome
 from zipfel.types import Ids, Ranking, Scores, Shortlist, stored
 
-VALIDATED = 2000  # points that are validated after each epoch
 NEIGHBOURS = (5, 10, 20, 40, 80)
 SHARPNESS = (1.0, 4.0, 10.0, 30.0)
 UNVOTED = 1e-6  # the most that a label without a vote can score
@@ -226,17 +226,16 @@ class NeighbourModel(nn.Module):
         older = Part(widened(self.memory.Y, self.label_count), X=self.memory.X)
         return Part(vstack([older.Y, part.Y], format="csr"), X=vstack([older.X, part.X], format="csr"))
 
-    def validated(self, part: Part, probe: Part) -> float:
-        """Return P@1 on some points, as a share, by the vote of a part as the encoder sees it now."""
-        self.memory, self.index = Memory(self.encoded(part), part.Y, part.X), None
-        return share_right(self.learner(), probe)
+    def remember(self, part: Part, validation: Part | None, run: Run, outcome: Outcome) -> Outcome:
+        """Keep the points of a part as the encoder sees them now, index them, and choose how they vote.
 
-    def remember(self, part: Part, validation: Part | None, run: Run) -> None:
-        """Keep the points of a part as the encoder sees them now, index them, and choose how they vote."""
+        Validation decides on the vote only: which epoch is best is lost in its noise, and the last one was better.
+        """
         self.memory = Memory(self.encoded(part), part.Y, part.X)
         self.index = self.settings.built(self.memory.vectors, run.seed)
         vote = chosen_vote(self.learner(), self.settings, validation)
         self.voters, self.sharpness = vote.neighbours, vote.sharpness
+        return outcome if validation is None else replace(outcome, best=share_right(self.learner(), validation))
 
     @torch.no_grad()
     def encoded(self, part: Part) -> Tensor:
@@ -329,11 +328,3 @@ def chosen_vote(learner: Learner, settings: NeighbourSettings, validation: Part 
     powers = SHARPNESS if settings.sharpness is None else (settings.sharpness,)
     options = [replace(vote, neighbours=count, sharpness=power) for count, power in product(counts, powers)]
     return options[0] if len(options) == 1 else max(options, key=quality)
-
-
-def some_rows(part: Part, most: int, numbers: np.random.Generator) -> Part:
-    """Return at most that many points of a part, at random: what validation after each epoch can afford."""
-    if len(part) <= most:
-        return part
-    rows: NDArray[np.int64] = np.sort(numbers.choice(len(part), most, replace=False))
-    return part.take(rows)
