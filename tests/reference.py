@@ -183,7 +183,7 @@ def pieces(word):
     return found
 
 
-# Losses, regularizers, the label graph, negatives (GLaS).
+# Losses, regularizers, the label graph, negatives (GLaS, MNN, DXML).
 # Vectors and matrices are lists of floats; a mask is a list of lists of booleans, False leaves a pair out.
 
 
@@ -216,6 +216,29 @@ def logistic_loss(scores, targets, mask):
                 p = 1 / (1 + math.exp(-score))
                 total -= math.log(p) if target else math.log(1 - p)
     return total / len(scores)
+
+
+def matching_loss(positive, negatives, m, mask):
+    """MNN, Eq. (9)-(11): the mean over points of L+ and the largest L- of their negatives, 0 where there are none."""
+    total = 0.0
+    for c, row, kept in zip(positive, negatives, mask, strict=True):
+        against = [other**2 if other > m else 0.0 for other, keep in zip(row, kept, strict=True) if keep]
+        total += 0.25 * (1 - c) ** 2 + max(against, default=0.0)
+    return total / len(positive)
+
+
+def smooth_l1_loss(found, wanted):
+    """DXML, Eq. (1)-(3): summed over dimensions, the mean over points."""
+    total = 0.0
+    for f_x, f_y in zip(found, wanted, strict=True):
+        for a, b in zip(f_x, f_y, strict=True):
+            total += 0.5 * (a - b) ** 2 if abs(a - b) <= 1 else abs(a - b) - 0.5
+    return total / len(found)
+
+
+def cosine(a, b):
+    lengths = math.sqrt(dot(a, a)) * math.sqrt(dot(b, b))
+    return dot(a, b) / lengths if lengths else 0.0
 
 
 def glas_regularizer(V, U):
@@ -274,9 +297,51 @@ def bag_sums(table, bags, width):
     return sums
 
 
+def averages(table, bags, kept, width):
+    """MNN, Eq. (2), (6): Σ e_k r_k w_k / ‖r‖₁; 0 where nothing is kept. kept: r, a list of 0 and 1 for each bag."""
+    rows = []
+    for bag, r in zip(bags, kept, strict=True):
+        row = [0.0] * width
+        for (number, weight), keep in zip(bag, r, strict=True):
+            for d in range(width):
+                row[d] += table[number][d] * keep * weight / sum(r) if keep else 0.0
+        rows.append(row)
+    return rows
+
+
+def means_of_labels(truth, V):
+    """DXML, Algorithm 1, line 3; 0 where a point has no label."""
+    rows = []
+    for right in truth:
+        rows.append([sum(V[label][d] for label in right) / max(1, len(right)) for d in range(len(V[0]))])
+    return rows
+
+
 def hardest_negatives(scores, left_out, count):
     """The best scores of each row, without those left out; fewer than `count` where there are no more."""
     rows = []
     for row, out in zip(scores, left_out, strict=True):
         rows.append(sorted((s for s, gone in zip(row, out, strict=True) if not gone), reverse=True)[:count])
     return rows
+
+
+# The vote of the nearest points (MNN, DXML).
+
+
+def vote(query, points, truth, labels, neighbours, sharpness, found=None):
+    """Labels best first, as (label, score): shares of the vote, then labels without one by frequency, with score None.
+
+    found: the points that an index found, -1 for none; all of them unless told.
+    """
+    places = [place for place in (range(len(points)) if found is None else found) if place >= 0]
+    nearest = sorted(places, key=lambda place: (-dot(query, points[place]), place))[:neighbours]
+    weights = {place: max(dot(query, points[place]), 0.0) for place in nearest}
+    weights = {place: weight**sharpness for place, weight in weights.items() if weight > 0}
+    shares = {}
+    for place, weight in weights.items():
+        for label in truth[place]:
+            shares[label] = shares.get(label, 0.0) + weight / sum(weights.values())
+    voted = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
+    counts = [sum(label in right for right in truth) for label in range(labels)]
+    rest = sorted((label for label in range(labels) if label not in shares), key=lambda label: (-counts[label], label))
+    return [*voted, *((label, None) for label in rest)]

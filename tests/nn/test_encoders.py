@@ -10,7 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zipfel.nn.encoders import NormedLinear, Table, keep_features, unique_ids
+from zipfel.nn.encoders import (
+    AveragingNetwork,
+    NormedLinear,
+    Table,
+    averaged,
+    keep_features,
+    steady_linear,
+    unique_ids,
+)
 from zipfel.types import Bags
 
 SIZE, WIDTH = 7, 3
@@ -170,3 +178,105 @@ def test_the_generator_decides_what_is_kept():
 def test_all_are_kept_at_one():
     bags = many()
     assert torch.equal(keep_features(bags, 1.0, seeded()).weights, bags.weights)
+
+
+# --- Averages ---
+
+
+def kept_of(rows, share, seed):
+    """Return what a generator keeps, drawn a second time: a list of 0 and 1 for each bag."""
+    draws = iter((torch.rand(sum(map(len, rows)), generator=seeded(seed)) < share).int().tolist())
+    return [[next(draws) for _ in row] for row in rows]
+
+
+@given(rows=lists, share=st.sampled_from([0.3, 0.8, 1.0]), seed=st.integers(0, 99))
+def test_averages_equal_loops(rows, share, seed):
+    table, bags = Table(SIZE, WIDTH, seeded(), scale=1.0), packed(rows)
+    kept = [[1] * len(row) for row in rows] if share == 1 else kept_of(rows, share, seed)
+    slow = torch.tensor(reference.averages(table.rows.tolist(), rows, kept, WIDTH)).reshape(-1, WIDTH)
+    before = bags.weights.clone()
+    found = averaged(bags, share, seeded(seed))
+    torch.testing.assert_close(table(found).detach(), slow, atol=1e-5, rtol=1e-5)
+    assert torch.equal(found.ids, bags.ids)
+    assert torch.equal(found.offsets, bags.offsets)
+    assert torch.equal(bags.weights, before)
+
+
+def test_an_average_by_hand():
+    found = averaged(packed([[(1, 2.0), (3, 4.0)], [], [(0, 5.0)]]), 1.0, seeded())
+    assert found.weights.tolist() == [1.0, 2.0, 5.0]  # of a mean, 1/K: weights are not made to add up to 1
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_an_average_keeps_about_the_share_and_divides_by_what_it_kept(share):
+    bags = many()
+    found = averaged(bags, share, seeded())
+    there = found.weights != 0
+    assert abs(there.float().mean().item() - share) < 5 * math.sqrt(share * (1 - share) / len(bags.ids))
+    for start, end in ((0, 100), (100, len(bags.ids))):
+        count = there[start:end].sum()
+        torch.testing.assert_close(found.weights[start:end], bags.weights[start:end] * there[start:end] / count)
+    first, again, other = (averaged(bags, share, seeded(seed)).weights for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_all_are_averaged_at_one_whatever_the_generator():
+    bags = many()
+    assert torch.equal(averaged(bags, 1.0, seeded(1)).weights, averaged(bags, 1.0, seeded(2)).weights)
+    assert (averaged(bags, 1.0, seeded()).weights > 0).all()
+
+
+def test_an_averaging_network_gives_unit_vectors_and_zero_for_nothing():
+    network = AveragingNetwork(SIZE, WIDTH, seeded())
+    rows = [[(1, 2.0), (3, 4.0)], [], [(0, 5.0)], [(1, 1.0), (3, 2.0)]]
+    found = network(packed(rows)).detach()
+    torch.testing.assert_close(found.norm(dim=1), torch.tensor([1.0, 0.0, 1.0, 1.0]))
+    sums = torch.tensor(reference.bag_sums(network.table.rows.tolist(), rows, WIDTH))
+    cosines = [reference.cosine(one, other) for one, other in zip(found.tolist(), sums.tolist(), strict=True)]
+    assert cosines == pytest.approx([1, 0, 1, 1], abs=1e-6)
+    torch.testing.assert_close(found[0], found[3])  # only the direction counts
+
+
+def test_a_point_that_loses_all_its_features_is_zero_and_so_is_its_gradient():
+    network = AveragingNetwork(SIZE, WIDTH, seeded())
+    found = network(packed([[(1, 2.0), (3, 4.0)], [(2, 1.0)], []]), 1e-9, seeded())
+    assert found.abs().max() == 0
+    (found * torch.randn(3, WIDTH, generator=seeded(2))).sum().backward()
+    [(ids, leaf)] = network.table.touched
+    assert ids.tolist() == [1, 2, 3]
+    assert leaf.grad.tolist() == [[0.0] * WIDTH] * 3
+
+
+def test_dropped_features_take_no_gradient_and_kept_ones_do():
+    network, bags = AveragingNetwork(SIZE, WIDTH, seeded()), packed([[(k, 1.0) for k in range(SIZE)]])
+    there = averaged(bags, 0.5, seeded(1)).weights != 0
+    assert 0 < there.sum() < SIZE
+    (network(bags, 0.5, seeded(1)) * torch.randn(WIDTH, generator=seeded(2))).sum().backward()
+    [(_, leaf)] = network.table.touched
+    assert torch.equal((leaf.grad != 0).any(dim=1), there)
+
+
+# --- Steady products ---
+
+
+def test_a_steady_product_has_the_same_bits_in_every_batch():
+    generator = seeded(4)
+    x, weight, bias = (torch.randn(shape, generator=generator) for shape in ((300, 96), (40, 96), (40,)))
+    with torch.no_grad():
+        whole = steady_linear(x, weight, bias)
+        for size in (1, 3, 17, 128):
+            parts = torch.cat([steady_linear(part, weight, bias) for part in x.split(size)])
+            assert torch.equal(parts, whole), size
+    assert whole.dtype == torch.float32
+    exact = x.double() @ weight.double().T + bias.double()
+    assert (whole - exact).abs().max() <= 1e-6 * exact.abs().max()
+
+
+def test_a_steady_product_learns():
+    layer = torch.nn.Linear(3, 4).double()
+    x = torch.randn(2, 3, generator=seeded(1), dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(steady_linear, (x, layer.weight, layer.bias))
+    narrow = torch.nn.Linear(3, 4)
+    assert steady_linear(x.float(), narrow.weight, narrow.bias).requires_grad
+    torch.testing.assert_close(steady_linear(x.float(), narrow.weight, narrow.bias), narrow(x.float()))

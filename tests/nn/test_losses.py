@@ -94,3 +94,90 @@ def test_large_scores_do_not_overflow(name):
     positive, scores = torch.tensor([300.0]), torch.tensor([[500.0, -500.0]])
     value = call(name, positive, scores, torch.zeros(1, 2), None).item()
     assert value == pytest.approx(200 if name == "softmax" else 500)
+
+
+# --- MNN's matching loss ---
+
+
+def cosines(points, others, seed):
+    generator = torch.Generator().manual_seed(seed)
+    positive, negatives = (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
+                           for shape in ((points,), (points, others)))  # fmt: skip
+    return positive, negatives, torch.rand(points, others, generator=generator) < 0.6
+
+
+@given(
+    points=st.integers(1, 5),
+    others=st.integers(0, 6),
+    m=st.sampled_from([-1.0, -0.5, 0.0, 0.1, 0.9]),
+    seed=st.integers(0, 999),
+)
+def test_matching_equals_loops(points, others, m, seed):
+    positive, negatives, mask = cosines(points, others, seed)
+    for given_mask, all_of_it in ((mask, mask), (None, torch.ones_like(mask))):
+        slow = reference.matching_loss(positive.tolist(), negatives.tolist(), m, all_of_it.tolist())
+        assert losses.matching(positive, negatives, m, given_mask).item() == pytest.approx(slow, abs=1e-12)
+
+
+def test_matching_by_hand():
+    positive = torch.tensor([0.5, -1.0, 1.0])
+    negatives = torch.tensor([[0.3, 0.6], [0.2, -0.9], [0.0, 0.1]])
+    # ¼ · 0.25 + 0.36;  ¼ · 4 + 0.04, for -0.9 is below the margin;  0 + 0, for 0.1 is not above it
+    assert losses.matching(positive, negatives, 0.1).item() == pytest.approx((0.4225 + 1.04 + 0) / 3)
+    mask = torch.tensor([[True, False], [False, True], [True, True]])
+    assert losses.matching(positive, negatives, 0.1, mask).item() == pytest.approx((0.0625 + 0.09 + 1 + 0) / 3)
+
+
+def test_a_negative_at_the_margin_costs_nothing_and_a_negative_margin_counts_squares():
+    one = torch.ones(1)
+    assert losses.matching(one, torch.tensor([[0.5]]), 0.5).item() == 0
+    assert losses.matching(one, torch.tensor([[0.5 + 1e-6]]), 0.5).item() == pytest.approx(0.25, abs=1e-5)
+    assert losses.matching(one, torch.tensor([[-0.6, 0.5]]), -0.7).item() == pytest.approx(0.36)
+
+
+def test_without_negatives_only_the_match_counts():
+    positive = torch.tensor([0.0, 1.0], requires_grad=True)
+    loss = losses.matching(positive, torch.empty(2, 0), 0.1)
+    assert loss.item() == pytest.approx(0.125)
+    loss.backward()
+    assert positive.grad.tolist() == pytest.approx([-0.25, 0])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients_of_matching(masked):
+    positive, negatives, mask = cosines(5, 4, 3)
+    mask[0] = False
+    inputs = (positive.requires_grad_(), negatives.requires_grad_())
+    assert torch.autograd.gradcheck(lambda p, n: losses.matching(p, n, 0.1, mask if masked else None), inputs)
+
+
+def test_only_the_hardest_negative_is_pushed_away():
+    negatives = torch.tensor([[0.2, 0.8, 0.5], [0.05, -0.9, 0.0]], requires_grad=True)
+    losses.matching(torch.ones(2), negatives, 0.1).backward()
+    assert negatives.grad.flatten().tolist() == pytest.approx([0, 0.8, 0, 0, 0, 0])  # 2 · 0.8 / 2
+
+
+# --- DXML's smooth ℓ1 ---
+
+
+@given(points=st.integers(1, 5), width=st.integers(1, 6), seed=st.integers(0, 999))
+def test_smooth_l1_equals_loops(points, width, seed):
+    generator = torch.Generator().manual_seed(seed)
+    found, wanted = (torch.randn(points, width, generator=generator, dtype=torch.float64) for _ in range(2))
+    slow = reference.smooth_l1_loss(found.tolist(), wanted.tolist())
+    assert losses.smooth_l1(found, wanted).item() == pytest.approx(slow, abs=1e-12)
+    assert losses.smooth_l1(wanted, found).item() == pytest.approx(slow, abs=1e-12)
+
+
+def test_smooth_l1_by_hand():
+    found, wanted = torch.tensor([[0.0, 1.0, 3.0], [2.0, 2.0, 2.0]]), torch.tensor([[0.5, 0.0, 0.0], [2.0, 2.0, 2.0]])
+    # ½ · 0.25, ½ at the seam, 3 - ½; summed over dimensions, the mean over the two points
+    assert losses.smooth_l1(found, wanted).item() == pytest.approx((0.125 + 0.5 + 2.5) / 2)
+
+
+def test_gradients_of_smooth_l1():
+    generator = torch.Generator().manual_seed(0)
+    found, wanted = (2 * torch.randn(4, 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    assert ((found - wanted).abs() > 1).any()
+    assert ((found - wanted).abs() < 1).any()
+    assert torch.autograd.gradcheck(losses.smooth_l1, (found.requires_grad_(), wanted.requires_grad_()))

@@ -1,4 +1,4 @@
-"""Adam by rows against torch's SparseAdam, by dense parameters against torch's Adam."""
+"""Adam by rows against torch's SparseAdam, by dense parameters against torch's Adam; SGD against torch's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 from zipfel.nn import optim
 from zipfel.nn.encoders import Table
-from zipfel.nn.optim import Adam, clip, merged
+from zipfel.nn.optim import Adam, Sgd, clip, merged
 from zipfel.types import Bags
 
 SIZE, WIDTH, RATE = 40, 5, 0.05
@@ -200,3 +200,98 @@ def test_a_clipped_step_covers_tables_and_dense_parameters():
             assert moments.norm() / 0.1 > 0.1  # a first moment is a tenth of the first gradient
         else:
             assert (moments.norm() / 0.1).item() == pytest.approx(0.01, rel=1e-3)
+
+
+# --- SGD ---
+
+
+def test_dense_parameters_move_as_by_sgd_and_the_rate_is_the_step_s():
+    layers = [nn.Linear(4, 3), nn.Linear(4, 3)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    ours = Sgd(layers[0], rate=99.0, momentum=0.8, decay=0.1)
+    theirs = torch.optim.SGD(layers[1].parameters(), lr=RATE, momentum=0.8, weight_decay=0.1)
+    for step in range(6):
+        x = torch.randn(6, 4, generator=seeded(step))
+        for layer in layers:
+            layer(x).square().mean().backward()
+        ours.step(RATE / (1 + step))
+        theirs.param_groups[0]["lr"] = RATE / (1 + step)
+        theirs.step()
+        theirs.zero_grad()
+    torch.testing.assert_close(layers[0].state_dict(), layers[1].state_dict())
+
+
+def test_sgd_has_dxml_s_momentum_and_decay():
+    layers = [nn.Linear(4, 3), nn.Linear(4, 3)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    ours = Sgd(layers[0], 0.015)
+    theirs = torch.optim.SGD(layers[1].parameters(), lr=0.015, momentum=0.9, weight_decay=0.0005)  # Sec. 4.1
+    for step in range(6):
+        for layer in layers:
+            layer(torch.randn(6, 4, generator=seeded(step))).square().mean().backward()
+        ours.step(0.015)
+        theirs.step()
+        theirs.zero_grad()
+    torch.testing.assert_close(layers[0].state_dict(), layers[1].state_dict(), atol=1e-8, rtol=1e-6)
+
+
+def test_rows_that_every_step_touches_move_as_by_sgd():
+    table = Table(SIZE, WIDTH, seeded(), scale=1.0)
+    weight = table.rows.clone().requires_grad_()
+    ours = Sgd(table, RATE, momentum=0.7, decay=0.2)
+    theirs = torch.optim.SGD([weight], lr=RATE, momentum=0.7, weight_decay=0.2)
+    every = torch.arange(SIZE)
+    for step in range(8):
+        values = torch.rand(SIZE, generator=seeded(step)) + 0.1
+        (table(Bags(every, values, torch.arange(0, SIZE + 1, 4))) - 1).square().sum().backward()
+        ours.step(RATE / (1 + step))
+        ((weight * values[:, None]).view(SIZE // 4, 4, WIDTH).sum(dim=1) - 1).square().sum().backward()
+        theirs.param_groups[0]["lr"] = RATE / (1 + step)
+        theirs.step()
+        theirs.zero_grad()
+        torch.testing.assert_close(table.rows, weight.detach(), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(ours.state[""][0], theirs.state[weight]["momentum_buffer"], atol=1e-5, rtol=1e-4)
+
+
+def test_rows_that_sgd_does_not_touch_neither_decay_nor_move_on():
+    table = Table(SIZE, WIDTH, seeded(), scale=1.0)
+    optimiser = Sgd(table, RATE, decay=0.5)
+    for seed in (1, 2, 3):
+        before = [part.clone() for part in (table.rows, *optimiser.state[""])]
+        bags = drawn(seed)
+        table(bags).sum().backward()
+        optimiser.step(RATE)
+        touched = torch.zeros(SIZE, dtype=torch.bool)
+        touched[bags.ids] = True
+        for old, new in zip(before, (table.rows, *optimiser.state[""]), strict=True):
+            assert torch.equal(old[~touched], new[~touched])
+            assert (old[touched] != new[touched]).all()
+
+
+def test_a_saved_state_of_sgd_goes_on_bit_for_bit():
+    undisturbed, first, second = Net(), Net(), Net()
+    trained(undisturbed, Sgd(undisturbed, RATE), range(9))
+    optimiser = Sgd(first, RATE)
+    trained(first, optimiser, range(4))
+    saved = {name: value.clone() for name, value in optimiser.state_dict().items()}
+    assert {"steps", "table.table.velocity", "dense.0.momentum_buffer", "dense.1.momentum_buffer"} == set(saved)
+    second.load_state_dict(first.state_dict())
+    resumed = Sgd(second, RATE)
+    resumed.load_state_dict(saved)
+    assert resumed.steps == 4
+    trained(second, resumed, range(4, 9))
+    for name, value in undisturbed.state_dict().items():
+        assert torch.equal(second.state_dict()[name], value)
+    forgetful = Net()
+    forgetful.load_state_dict(first.state_dict())
+    trained(forgetful, Sgd(forgetful, RATE), range(4, 9))
+    assert not torch.equal(forgetful.table.rows, undisturbed.table.rows)  # its state matters
+
+
+def test_clip_covers_what_sgd_sees():
+    net = Net()
+    optimiser = Sgd(net, RATE, decay=0.0, clip=0.01)
+    trained(net, optimiser, [0])
+    dense = [optimiser.dense.state[parameter]["momentum_buffer"] for parameter in optimiser.parameters]
+    velocities = [optimiser.state["table"][0], *dense]
+    assert torch.cat([velocity.flatten() for velocity in velocities]).norm().item() == pytest.approx(0.01, rel=1e-3)

@@ -104,6 +104,11 @@ def test_the_rate_rises_and_falls_in_lines(warmup, rates):
     assert [schedule.rate_at(step, 9) for step in range(9)] == pytest.approx(rates)
 
 
+def test_a_fixed_rate_stays():
+    schedule = Schedule(epochs=3, batch=1, rate=2.0, fixed=True)
+    assert [schedule.rate_at(step, 9) for step in (0, 4, 8)] == [2.0, 2.0, 2.0]
+
+
 def test_every_epoch_sees_every_point_once_in_an_order_of_its_own():
     _, outcome, steps = trained(Run())
     epochs = [steps.rows[start : start + 5] for start in range(0, 20, 5)]
@@ -260,6 +265,19 @@ def test_a_stopped_run_ends_with_the_same_weights(tmp_path, stop, checkpoint_sec
     assert same(weights(further), weights(plain))
     assert outcome.epochs == 4
     assert any("resumed_at_epoch" in line for line in log(tmp_path)) == (done > 0)
+
+
+@pytest.mark.parametrize("stop", [1, 7, 19])
+def test_a_stopped_run_of_sgd_ends_with_the_same_weights(tmp_path, stop):
+    schedule = Schedule(epochs=4, batch=4, rate=0.02, fixed=True, optimiser="sgd", checkpoint_seconds=0)
+    plain, _, whole = trained(Run(), schedule)
+    with pytest.raises(Stop):
+        trained(opened(tmp_path), schedule, stop=stop)
+    further, _, steps = trained(opened(tmp_path), schedule)
+    assert steps.rows == whole.rows[stop:]
+    assert same(weights(further), weights(plain))
+    adam = Schedule(epochs=4, batch=4, rate=0.02, fixed=True, checkpoint_seconds=0)
+    assert not same(weights(plain), weights(trained(Run(), adam)[0]))
 
 
 def test_a_run_stopped_at_every_step_ends_with_the_same_weights(tmp_path):

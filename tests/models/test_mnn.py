@@ -1,0 +1,185 @@
+"""MNN: the loss of a batch by the paper's equations, negatives, the two decoders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+import torch
+from scipy.sparse import csr_array
+
+from zipfel.data.dataset import Part
+from zipfel.errors import ConfigError
+from zipfel.index.exact import ExactIndex
+from zipfel.models.mnn import PRESETS, Mnn, MnnSettings, drawn_others, half_cosine
+from zipfel.tagger import Tagger, settings_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+POINTS, FEATURES, LABELS, WIDTH = 12, 9, 6, 5
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def part() -> Part:
+    numbers = np.random.default_rng(0)
+    X = numbers.random((POINTS, FEATURES)) * (numbers.random((POINTS, FEATURES)) < 0.5)
+    X[:, 0] += 0.1  # so that no point is empty
+    Y = numbers.random((POINTS, LABELS)) < 0.4
+    Y[:, 1] |= ~Y.any(axis=1)
+    return Part(csr_array(Y.astype(np.float32)), X=csr_array(X.astype(np.float32)))
+
+
+def small(**changes: Any) -> Mnn:
+    return Mnn(FEATURES, LABELS, MnnSettings(dimension=WIDTH, **changes), seeded(5))
+
+
+def bags_of(matrix: csr_array, rows: list[int]) -> list[list[tuple[int, float]]]:
+    ends = matrix.indptr
+    return [
+        list(zip(matrix.indices[ends[r] : ends[r + 1]].tolist(), matrix.data[ends[r] : ends[r + 1]], strict=True))
+        for r in rows
+    ]
+
+
+# --- Negatives --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_others_are_never_the_point_itself_and_all_alike(count):
+    draws = 4000
+    others = drawn_others(count, draws, seeded(1))
+    assert others.shape == (count, draws)
+    for place, row in enumerate(others):
+        times = row.bincount(minlength=count).double()
+        assert times[place] == 0
+        assert len(times) == count
+        rest = times[torch.arange(count) != place] / draws
+        deviation = (1 / (count - 1) * (1 - 1 / (count - 1)) / draws) ** 0.5
+        assert (rest - 1 / (count - 1)).abs().max() <= 5 * deviation
+    assert torch.equal(others, drawn_others(count, draws, seeded(1)))
+    steps = (others - torch.arange(count)[:, None]) % count
+    assert count == 2 or not torch.equal(steps[0], steps[1])  # each point draws its own
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_point_that_is_alone_has_no_others(count):
+    others = drawn_others(count, 10, seeded())
+    assert others.shape == (count, 0)
+    assert others.dtype == torch.long
+
+
+# --- The loss ---------------------------------------------------------------------------------------------------------
+
+
+def slow_loss(model: Mnn, part: Part, rows: list[int], seed: int) -> float:
+    """State Eq. (1)-(11) with loops; what the generator draws is drawn a second time."""
+    settings, generator = model.settings, seeded(seed)
+    points, own = bags_of(part.X, rows), bags_of(part.Y, rows)
+    draws = [1] * sum(map(len, points))
+    if settings.keep < 1:
+        draws = (torch.rand(len(draws), generator=generator) < settings.keep).int().tolist()
+    rest = iter(draws)
+    kept = [[next(rest) for _ in bag] for bag in points]
+    f_x = reference.averages(model.encoder.table.rows.tolist(), points, kept, WIDTH)
+    f_y = reference.averages(model.labels.table.rows.tolist(), own, [[1] * len(bag) for bag in own], WIDTH)
+    others = drawn_others(len(rows), settings.negatives, generator).tolist()
+    positive = [reference.cosine(x, y) for x, y in zip(f_x, f_y, strict=True)]
+    negatives = [[reference.cosine(x, f_y[j]) for j in row] for x, row in zip(f_x, others, strict=True)]
+    return reference.matching_loss(positive, negatives, settings.margin, [[True] * len(row) for row in negatives])
+
+
+@pytest.mark.parametrize("keep", [1.0, 0.5])
+@pytest.mark.parametrize("margin", [-1.0, 0.1])
+@pytest.mark.parametrize("rows", [[0, 3, 4, 7, 11], [2, 5], [6]])
+def test_the_loss_is_that_of_the_paper(part, keep, margin, rows):
+    model = small(keep=keep, margin=margin, negatives=3)
+    for seed in range(5):
+        found = model.loss(part, np.array(rows), seeded(seed))
+        assert found.item() == pytest.approx(slow_loss(model, part, rows, seed), abs=1e-5)
+
+
+def test_a_step_reaches_both_networks_and_only_what_the_batch_has(part):
+    model, rows = small(keep=1.0), np.array([1, 4, 5])
+    model.loss(part, rows, seeded()).backward()
+    for table, matrix in ((model.encoder.table, part.X), (model.labels.table, part.Y)):
+        [(ids, leaf)] = table.touched
+        assert ids.tolist() == sorted(set(matrix[rows].indices.tolist()))
+        assert leaf.grad.isfinite().all()
+        assert (leaf.grad != 0).any(dim=1).all()
+
+
+# --- Tagging ----------------------------------------------------------------------------------------------------------
+
+
+def planted(points: int = 300, seed: int = 0) -> tuple[csr_array, csr_array]:
+    """Points whose features tell their one or two labels, of eight."""
+    numbers = np.random.default_rng(seed)
+    Y = np.zeros((points, 8), dtype=np.float32)
+    for row in range(points):
+        Y[row, numbers.choice(8, numbers.integers(1, 3), replace=False)] = 1
+    told = np.repeat(Y, 4, axis=1) * (numbers.random((points, 32)) < 0.6)
+    noise = numbers.random((points, 10)) < 0.3
+    return csr_array(np.concatenate([told, noise], axis=1).astype(np.float32)), csr_array(Y)
+
+
+def test_the_neighbours_decoder_learns_what_is_planted():
+    (X, Y), (test, truth) = planted(), planted(100, seed=1)
+    tagger = Tagger("mnn", settings={"dimension": 16, "epochs": 8, "rate": 0.01}, device="cpu").fit(X, Y)
+    assert tagger.score(test, truth) > 0.9
+    assert tagger.model_.remembers
+
+
+def test_the_labels_decoder_ranks_by_the_cosine_with_each_label(part):
+    model = small(decoder="labels").eval()
+    learner = model.learner()
+    assert isinstance(learner.index, ExactIndex)
+    assert not model.remembers
+    ranking = learner.rank(part.X, LABELS)
+    f_x = learner.encode(part.X).tolist()
+    for row, x in enumerate(f_x):
+        cosines = [reference.cosine(x, y) for y in model.labels.table.rows.tolist()]
+        assert ranking.ids[row].tolist() == sorted(range(LABELS), key=lambda label: -cosines[label])
+        assert ranking.scores[row].tolist() == pytest.approx(sorted(((1 + c) / 2 for c in cosines), reverse=True))
+
+
+def test_half_cosine():
+    found = half_cosine(torch.tensor([-1.00001, -1.0, 0.0, 0.5, 1.0, 1.00001]))
+    assert found.tolist() == [0, 0, 0.5, 0.75, 1, 1]
+
+
+def test_labels_that_are_added_leave_the_others_as_they_are():
+    model = small()
+    before = model.labels.table.rows.clone()
+    model.add_labels(3, seeded(1))
+    assert model.label_count == LABELS + 3
+    assert model.labels.table.rows.shape == (LABELS + 3, WIDTH)
+    assert torch.equal(model.labels.table.rows[:LABELS], before)
+    assert not model.labels.table.rows.requires_grad
+    assert 0.3 < model.labels.table.rows[LABELS:].norm(dim=1).mean() < 2  # about 1, as those at the start
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"dimension": 0}, "dimension must be at least 1; found 0"),
+        ({"negatives": 0}, "negatives must be at least 1; found 0"),
+        ({"keep": 0}, r"keep must lie in \(0, 1\]; found 0"),
+        ({"keep": 1.5}, r"keep must lie in \(0, 1\]; found 1.5"),
+        ({"neighbours": 0}, "neighbours must be at least 1; found 0"),
+        ({"decoder": "label"}, "decoder"),
+        ({"negative": 3}, "unknown setting 'negative'; did you mean 'negatives'?"),
+    ],
+)
+def test_settings_that_make_no_sense(changes, told):
+    with pytest.raises(ConfigError, match=told):
+        settings_of("mnn", changes=changes)
+
+
+def test_presets_are_three():
+    assert list(PRESETS) == ["paper", "default", "fast"]

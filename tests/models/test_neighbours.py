@@ -1,0 +1,499 @@
+"""The vote of the nearest points against a loop over points; points and labels that come later; indices of points."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+
+from zipfel import metrics, persistence
+from zipfel.data.dataset import Dataset, Part
+from zipfel.data.synthetic import Synthetic, make
+from zipfel.data.text import Tfidf
+from zipfel.errors import ConfigError
+from zipfel.index.exact import ExactIndex
+from zipfel.models import neighbours
+from zipfel.models.mnn import MnnSettings
+from zipfel.models.neighbours import Memory, NeighbourModel, NeighbourSettings, Vote, chosen_vote, some_rows, widened
+from zipfel.tagger import Tagger
+from zipfel.types import Shortlist
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+MODELS: dict[str, dict[str, Any]] = {
+    "mnn": {"dimension": 32, "epochs": 6, "batch": 64, "rate": 0.01},
+    "dxml": {"dimension": 32, "hidden": 64, "epochs": 6, "batch": 64, "rate": 0.01, "keep": 0.8},
+}
+
+
+# --- The vote ---------------------------------------------------------------------------------------------------------
+
+
+def matrix(truth, labels):
+    rows = [row for row, right in enumerate(truth) for _ in right]
+    ids = [label for right in truth for label in sorted(right)]
+    return csr_array((np.ones(len(ids), dtype=np.float32), (rows, ids)), shape=(len(truth), labels))
+
+
+def voting(points, truth, labels, count=3, sharpness=1.0):
+    vectors = torch.tensor(points, dtype=torch.float32)
+    return Vote(Memory(vectors, matrix(truth, labels), csr_array((len(points), 1))), count, sharpness)
+
+
+def listed(found):
+    """Return the shortlist that an index would give; what it scores does not matter."""
+    ids = torch.tensor(found, dtype=torch.long).reshape(len(found), -1)
+    return Shortlist(ids, torch.zeros(ids.shape))
+
+
+def rescored(vote, queries, k, found=None):
+    found = [list(range(len(vote.memory)))] * len(queries) if found is None else found
+    return vote.rescore(torch.tensor(queries, dtype=torch.float32), listed(found), k)
+
+
+def agrees(ids, scores, slow):
+    """Tell that a row of a ranking is what the loop says, but for shares that tie up to rounding."""
+    shares = dict(slow)
+    assert sorted(ids) == sorted(shares)
+    voted = [label for label, share in slow if share is not None]
+    assert set(ids[: len(voted)]) == set(voted)
+    for label, score in zip(ids[: len(voted)], scores, strict=False):
+        assert score == pytest.approx(shares[label], rel=1e-5)
+    assert list(ids[len(voted) :]) == [label for label, share in slow if share is None]
+    assert all(0 <= score <= neighbours.UNVOTED for score in scores[len(voted) :])
+    for place in range(len(ids) - 1):
+        assert (-scores[place], ids[place]) < (-scores[place + 1], ids[place + 1])
+
+
+exact_numbers = st.sampled_from([-1.0, 0.0, 0.5, 1.0])  # whose products are exact, so that ties are
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_a_vote_equals_the_loop_over_points(data):
+    labels, count = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 8))
+    vector = st.lists(exact_numbers, min_size=3, max_size=3)
+    points = data.draw(st.lists(vector, min_size=count, max_size=count))
+    truth = data.draw(st.lists(st.sets(st.integers(0, labels - 1)), min_size=count, max_size=count))
+    queries = data.draw(st.lists(vector, min_size=1, max_size=3))
+    nearest, sharpness = data.draw(st.integers(1, 6)), data.draw(st.sampled_from([0.0, 0.5, 1.0, 4.0]))
+    padded = [*range(count), *[-1] * data.draw(st.integers(0, 3))]
+    width = data.draw(st.integers(0, len(padded)))  # an index may find some points only
+    found = [data.draw(st.permutations(padded))[:width] for _ in queries]
+    ranking = rescored(voting(points, truth, labels, nearest, sharpness), queries, labels, found)
+    for row, query in enumerate(queries):
+        slow = reference.vote(query, points, truth, labels, nearest, sharpness, found[row])
+        agrees(ranking.ids[row].tolist(), ranking.scores[row].tolist(), slow)
+
+
+def test_a_vote_by_hand():
+    points, truth = [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [-1.0, 0.0]], [{0}, {0, 1}, {2}, {3}]
+    ranking = rescored(voting(points, truth, 5, 4, 2.0), [[1.0, 0.0]], 5)
+    assert ranking.ids.tolist() == [[0, 1, 2, 3, 4]]  # 2 and 3 are as frequent, and nobody has 4
+    assert ranking.scores[0, :2].tolist() == pytest.approx([1, 0.36 / 1.36])  # weights 1 and 0.6²
+    assert ranking.scores[0, 2:].tolist() == pytest.approx([2.5e-7, 2.5e-7, 0])
+
+
+def test_sharpness_0_is_the_plain_average_and_points_that_point_away_have_no_vote():
+    points, truth = [[1.0, 0.0], [0.1, 0.0], [0.0, 1.0], [-1.0, 0.0]], [{0}, {1}, {2}, {3}]
+    ranking = rescored(voting(points, truth, 4, 4, 0.0), [[1.0, 0.0]], 4)
+    assert ranking.ids.tolist() == [[0, 1, 2, 3]]
+    assert ranking.scores[0, :2].tolist() == [0.5, 0.5]
+    assert ranking.scores[0, 2:].max() <= neighbours.UNVOTED
+
+
+def test_no_more_points_vote_than_neighbours_and_ties_go_to_the_lower_point():
+    points, truth = [[0.5], [1.0], [0.5], [0.5]], [{3}, {0}, {1}, {2}]
+    for found in ([[0, 1, 2, 3]], [[3, 2, 1, 0]], [[-1, 3, 0, 2, 1]]):
+        ranking = rescored(voting(points, truth, 4, 2, 1.0), [[1.0]], 4, found)
+        assert ranking.ids.tolist() == [[0, 3, 1, 2]]
+        assert ranking.scores[0, :2].tolist() == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_labels_without_a_vote_come_by_frequency():
+    points = [[1.0], [-1.0], [-1.0], [-1.0]]
+    truth = [{1}, {4, 2}, {4, 0}, {4}]
+    ranking = rescored(voting(points, truth, 5), [[1.0], [0.0]], 5)
+    assert ranking.ids.tolist() == [[1, 4, 0, 2, 3], [4, 0, 1, 2, 3]]  # a query of zeros has no vote at all
+    assert ranking.scores[1].max() <= neighbours.UNVOTED
+    assert ranking.scores[0, 0] == 1
+
+
+def test_fewer_points_than_neighbours_and_than_k():
+    vote = voting([[1.0], [0.5]], [{2}, {0}], 3, 10, 1.0)
+    ranking = rescored(vote, [[1.0]], 7)
+    assert ranking.ids.tolist() == [[2, 0, 1, -1, -1, -1, -1]]
+    assert ranking.scores[0, :2].tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert (ranking.scores[0, 3:] == -np.inf).all()
+
+
+def test_padding_is_no_point():
+    vote = voting([[1.0], [0.5]], [{2}, {0}], 3, 3, 1.0)
+    assert rescored(vote, [[1.0]], 3, [[-1, 1, -1]]).ids.tolist() == [[0, 2, 1]]
+    assert rescored(vote, [[1.0]], 3, [[-1, 1, -1]]).scores[0, 0] == 1
+    for found in ([[-1, -1]], [[]]):
+        ranking = rescored(vote, [[1.0]], 3, found)
+        assert ranking.ids.tolist() == [[0, 2, 1]]
+        assert ranking.scores.max() <= neighbours.UNVOTED
+
+
+def drawn_vote(seed=0, points=60, labels=15, count=10, sharpness=4.0):
+    numbers = np.random.default_rng(seed)
+    vectors = numbers.standard_normal((points, 8))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    truth = [set(numbers.choice(labels, numbers.integers(0, 4), replace=False).tolist()) for _ in range(points)]
+    return voting(vectors.tolist(), truth, labels, count, sharpness), truth
+
+
+@pytest.mark.parametrize(("labels", "count"), [(15, 10), (60, 2)])
+def test_a_shorter_ranking_is_the_beginning_of_a_longer_one(labels, count):
+    vote, truth = drawn_vote(labels=labels, count=count)
+    queries = [*vote.vectors[:20].tolist(), [0.0] * 8]
+    whole = rescored(vote, queries, labels)
+    for row, query in enumerate(queries):
+        slow = reference.vote(query, vote.vectors.tolist(), truth, labels, count, 4.0)
+        agrees(whole.ids[row].tolist(), whole.scores[row].tolist(), slow)
+    for k in range(1, labels):
+        shorter = rescored(vote, queries, k)
+        assert np.array_equal(shorter.ids, whole.ids[:, :k])
+        assert np.array_equal(shorter.scores, whole.scores[:, :k])
+
+
+def test_each_query_of_a_batch_gets_what_it_gets_alone():
+    vote, _ = drawn_vote()
+    queries = [*vote.vectors[:10].tolist(), [0.0] * 8]
+    whole = rescored(vote, queries, 15)
+    for row, query in enumerate(queries):
+        alone = rescored(vote, [query], 15)
+        assert np.array_equal(alone.ids[0], whole.ids[row])
+        assert np.array_equal(alone.scores[0], whole.scores[row])
+
+
+def test_shares_are_shares():
+    vote, _ = drawn_vote(labels=15)
+    single = Vote(Memory(vote.vectors, matrix([{place % 15} for place in range(60)], 15), vote.memory.X), 10, 4.0)
+    ids, cosines = single.nearest(vote.vectors, listed([list(range(60))] * 60))
+    assert ids.shape == (60, 10)
+    assert (ids == torch.arange(60)[:, None]).any(dim=1).all()  # a point is near itself
+    scores = single.scores(ids, cosines)
+    np.testing.assert_allclose(np.asarray(scores.sum(axis=1)).ravel(), 1, rtol=1e-5)
+    everywhere = Vote(Memory(vote.vectors, matrix([{0}] * 60, 1), vote.memory.X), 10, 30.0)
+    assert rescored(everywhere, vote.vectors.tolist(), 1).scores.max() <= 1  # rounding adds nothing
+
+
+@pytest.mark.parametrize("k", [1, 5, 100])
+def test_how_many_points_are_looked_for_does_not_depend_on_k(k):
+    assert voting([[1.0]], [{0}], 1, 7).width(k) == voting([[1.0]], [{0}], 1, 7).width(1) >= 7
+
+
+# --- What is remembered -----------------------------------------------------------------------------------------------
+
+
+def remembered(points=4, labels=3, features=5, seed=0):
+    numbers = np.random.default_rng(seed)
+    X = csr_array((numbers.random((points, features)) * (numbers.random((points, features)) < 0.5)).astype(np.float32))
+    Y = csr_array((numbers.random((points, labels)) < 0.5).astype(np.float32))
+    vectors = torch.from_numpy(numbers.standard_normal((points, 2)).astype(np.float32))
+    return Memory(vectors, Y, X)
+
+
+def test_a_memory_comes_back_from_its_states():
+    memory = remembered()
+    serve, train = memory.serve_state(), memory.train_state()
+    assert not serve.keys() & train.keys()
+    assert all(isinstance(value, torch.Tensor) for value in (serve | train).values())
+    back = Memory.of_state(serve, train, 5, 3)
+    assert len(back) == 4
+    assert torch.equal(back.vectors, memory.vectors)
+    for ours, theirs in ((back.Y, memory.Y), (back.X, memory.X)):
+        assert ours.shape == theirs.shape
+        assert (ours != theirs).nnz == 0
+
+
+def test_a_memory_grows_behind_what_is_there_and_in_labels():
+    memory, more = remembered(), remembered(points=2, labels=5, seed=1)
+    grown = memory.grown(more.vectors, Part(more.Y, X=more.X))
+    assert len(grown) == 6
+    assert torch.equal(grown.vectors, torch.cat([memory.vectors, more.vectors]))
+    expected = np.zeros((6, 5), dtype=np.float32)
+    expected[:4, :3], expected[4:] = memory.Y.toarray(), more.Y.toarray()
+    assert np.array_equal(grown.Y.toarray(), expected)
+    assert np.array_equal(grown.X.toarray(), np.concatenate([memory.X.toarray(), more.X.toarray()]))
+    assert len(memory) == 4
+    assert memory.Y.shape == (4, 3)
+    counts = expected.sum(axis=0)
+    np.testing.assert_allclose(Vote(grown, 2, 1.0).prior, neighbours.UNVOTED * counts / 6, rtol=1e-6)
+
+
+def test_widened():
+    Y = matrix([{0}, {1, 2}], 3)
+    assert widened(Y, 3) is Y
+    assert widened(Y, 5).toarray().tolist() == [[1, 0, 0, 0, 0], [0, 1, 1, 0, 0]]
+
+
+def test_only_points_with_labels_are_learned_from_behind_those_that_are_remembered():
+    model = NeighbourModel(5, 4, NeighbourSettings())
+    part = Part(matrix([{0}, set(), {1, 3}], 4), X=csr_array(np.eye(3, 5, dtype=np.float32)))
+    first = model.learned_part(part)
+    assert first.Y.toarray().tolist() == [[1, 0, 0, 0], [0, 1, 0, 1]]
+    assert first.X.toarray().tolist() == np.eye(3, 5)[[0, 2]].tolist()
+    memory = remembered()
+    model.memory = memory
+    both = model.learned_part(part)
+    assert both.Y.shape == (6, 4)
+    assert np.array_equal(both.Y.toarray()[:4, :3], memory.Y.toarray())
+    assert np.array_equal(both.X.toarray()[4:], np.eye(3, 5)[[0, 2]])
+
+
+def test_nearness_is_the_mean_distance_to_the_nearest_other_point():
+    model = NeighbourModel(1, 1, NeighbourSettings())
+    vectors = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    model.memory = Memory(vectors, csr_array((4, 1)), csr_array((4, 1)))
+    assert model.nearness(vectors) == pytest.approx(2**0.5)
+    assert model.nearness(torch.tensor([[0.6, 0.8]])) == pytest.approx(0.4**0.5)  # 2 - 2 · 0.8
+    assert model.nearness(torch.tensor([[0.6, 0.8], [-1.0, 0.0]])) == pytest.approx((0.4**0.5 + 2**0.5) / 2)
+
+
+@pytest.mark.parametrize("most", [1, 3, 10, 20])
+def test_some_rows(most):
+    part = Part(csr_array(np.eye(10, dtype=np.float32)), X=csr_array(np.eye(10, dtype=np.float32)))
+    some = some_rows(part, most, np.random.default_rng(0))
+    assert len(some) == min(most, 10)
+    assert len(set(some.Y.indices.tolist())) == len(some)
+    assert np.array_equal(some.X.indices, some.Y.indices)
+
+
+# --- How the vote is chosen -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"neighbours": 0}, "neighbours must be at least 1; found 0"),
+        ({"clusters": 0}, "clusters must be at least 1; found 0"),
+        ({"probes": -1}, "probes must be at least 1; found -1"),
+        ({"sharpness": -0.5}, "sharpness must be at least 0; found -0.5"),
+    ],
+)
+def test_settings_that_make_no_sense(changes, told):
+    with pytest.raises(ConfigError, match=told):
+        MnnSettings(**changes)
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    counted = make(Synthetic(points=1000, labels=40, noise=0.3, test_share=0.2, seed=3))
+    return Tfidf.fit(counted.train.X).apply(counted)
+
+
+def fitted(model: str, data: Dataset, **changes: Any) -> Tagger:
+    return Tagger(model, settings={**MODELS[model], **changes}, device="cpu").fit_dataset(data)
+
+
+@pytest.fixture(params=sorted(MODELS), scope="module")
+def model(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def tagger(model: str, data: Dataset) -> Tagger:
+    return fitted(model, data)
+
+
+def quality(tagger: Tagger, part: Part) -> float:
+    found = metrics.measure(tagger.rank(part.X, 5), part.Y)
+    return found["P@1"] + found["P@3"] + found["P@5"]
+
+
+def test_the_chosen_vote_is_the_best_on_validation(tagger, data):
+    validation, learner = data.test.take(np.arange(50)), tagger.model_.learner()
+    options = {}
+    for count in neighbours.NEIGHBOURS:
+        for power in neighbours.SHARPNESS:
+            vote = Vote(tagger.model_.memory, count, power)
+            queries = learner.encode(validation.X)
+            found = vote.rescore(queries, ExactIndex(vote.vectors).search(queries, vote.width(5)), 5)
+            values = metrics.measure(found, validation.Y)
+            options[count, power] = values["P@1"] + values["P@3"] + values["P@5"]
+    assert len(set(options.values())) > 3
+    chosen = chosen_vote(learner, NeighbourSettings(), validation)
+    assert options[chosen.neighbours, chosen.sharpness] == pytest.approx(max(options.values()))
+    half = chosen_vote(learner, NeighbourSettings(neighbours=40), validation)
+    best = max(value for (count, _), value in options.items() if count == 40)
+    assert half.neighbours == 40
+    assert options[40, half.sharpness] == pytest.approx(best)
+
+
+def test_a_vote_that_is_told_is_taken(model, data):
+    told = fitted(model, data, neighbours=7, sharpness=2.0, epochs=1)
+    assert (told.learner_.classifier.neighbours, told.learner_.classifier.sharpness) == (7, 2.0)
+    plain = fitted(model, data, sharpness=0.0, epochs=1)
+    assert plain.learner_.classifier.sharpness == 0
+    assert plain.learner_.classifier.neighbours in neighbours.NEIGHBOURS
+
+
+# --- Points and labels that come later --------------------------------------------------------------------------------
+
+
+def tags_of(Y: csr_array, names: list[str]) -> list[list[str]]:
+    return [[names[label] for label in Y.indices[Y.indptr[row] : Y.indptr[row + 1]]] for row in range(Y.shape[0])]
+
+
+LATE = {"b04", "a08"}  # names whose points come later; sorted, one would stand first
+
+
+def named(labels: int) -> list[str]:
+    return [f"a{label:02}" if label == 8 else f"b{label:02}" for label in range(labels)]
+
+
+@pytest.fixture(scope="module")
+def halves(data: Dataset) -> tuple[Any, Any]:
+    """Train in two halves as (X, tags); all points of late labels are in the second."""
+    tags = tags_of(data.train.Y, named(40))
+    late = np.array([bool(LATE & set(row)) for row in tags])
+    kinds = np.where(late, 1, np.arange(len(tags)) % 2)
+    first, second = ((data.train.X[np.flatnonzero(kinds == kind)], kind) for kind in (0, 1))
+    return tuple((X, [tags[row] for row in np.flatnonzero(kinds == kind)]) for X, kind in (first, second))  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def grown(model: str, halves: tuple[Any, Any]) -> tuple[list[str], Tagger]:
+    """The classes after the first half, and a tagger that was given the second one without learning."""
+    tagger = Tagger(model, settings=MODELS[model], device="cpu").fit(*halves[0])
+    before = list(tagger.classes_)
+    weights = {name: value.clone() for name, value in tagger.model_.encoder.state_dict().items()}
+    tagger.partial_fit(*halves[1])
+    for name, value in tagger.model_.encoder.state_dict().items():
+        assert torch.equal(value, weights[name]), name  # nothing is learned
+    return before, tagger
+
+
+def test_labels_that_come_later_stand_last_and_become_predictable(grown, data):
+    before, tagger = grown
+    assert before == sorted(before)
+    assert not LATE & set(before)
+    assert tagger.classes_[: len(before)] == before
+    assert set(tagger.classes_[len(before) :]) >= LATE
+    tags = tags_of(data.test.Y, named(40))
+    rows = [row for row, wanted in enumerate(tags) if LATE & set(wanted)]
+    found = tagger.predict(data.test.X[rows], k=5)
+    hits = [bool(LATE & set(tags[row]) & {tag.label for tag in top}) for row, top in zip(rows, found, strict=True)]
+    assert len(hits) >= 10
+    assert np.mean(hits) > 0.6
+    assert tagger.score(data.test.X, tags) > 0.75
+
+
+def test_later_points_are_remembered_behind_the_first(grown, halves):
+    _, tagger = grown
+    memory, count = tagger.model_.memory, len(halves[1][1])
+    assert len(memory) == len(tagger.model_.index) == len(tagger.learner_.index)
+    assert (memory.X[-count:] != halves[1][0]).nnz == 0
+    places = {name: place for place, name in enumerate(tagger.classes_)}
+    ids = [sorted(places[name] for name in row) for row in halves[1][1]]
+    assert [sorted(row) for row in tags_of(memory.Y[-count:], list(range(40)))] == ids
+    torch.testing.assert_close(memory.vectors[-count:], tagger.learner_.encode(halves[1][0]))
+
+
+def test_drift_is_about_1_for_points_of_the_same_kind_and_higher_for_others(model, data, tmp_path):
+    X, Y = data.train.X, data.train.Y
+    even, odd = np.arange(0, len(data.train), 2), np.arange(1, len(data.train), 2)
+    tagger = Tagger(model, settings=MODELS[model], device="cpu").fit(X[even], Y[even])
+    tagger.save(tmp_path / "half")
+    assert not hasattr(tagger, "drift_")
+    same = tagger.partial_fit(X[odd], Y[odd]).drift_
+    assert 0.7 < same < 1.4
+    numbers = np.random.default_rng(0)
+    rows = np.repeat(np.arange(len(odd)), np.diff(X[odd].indptr))
+    columns = numbers.integers(0, X.shape[1], len(rows))
+    strange = csr_array((X[odd].data, (rows, columns)), shape=(len(odd), X.shape[1]))
+    other = Tagger.load(tmp_path / "half", device="cpu").partial_fit(strange, Y[odd]).drift_
+    assert other > 1.2 * same
+
+
+def test_what_came_later_is_saved(grown, data, tmp_path):
+    _, tagger = grown
+    tagger.save(tmp_path / "model")
+    loaded = Tagger.load(tmp_path / "model", device="cpu")
+    assert loaded.classes_ == tagger.classes_
+    before, after = tagger.rank(data.test.X, 10), loaded.rank(data.test.X, 10)
+    assert np.array_equal(before.ids, after.ids)
+    assert np.array_equal(before.scores, after.scores)
+    further = loaded.partial_fit(data.train.X[:5], [["new"]] * 5)
+    assert further.classes_[-1] == "new"
+    assert further.predict(data.train.X[:1], 5) != tagger.predict(data.train.X[:1], 5)
+    persistence.verify(tmp_path / "model")
+
+
+def test_the_first_partial_fit_is_a_fit(model, data, tagger):
+    first = Tagger(model, settings=MODELS[model], device="cpu").partial_fit(data.train.X, data.train.Y)
+    again = Tagger(model, settings=MODELS[model], device="cpu").fit(data.train.X, data.train.Y)
+    assert np.array_equal(first.rank(data.test.X, 5).ids, again.rank(data.test.X, 5).ids)
+    assert not hasattr(first, "drift_")
+
+
+def test_a_model_that_remembers_nothing_refuses_points(data):
+    small = {"dimension": 8, "epochs": 1, "steps": 1}
+    tagger = Tagger("glas", settings=small, device="cpu").fit(data.train.X, data.train.Y)
+    before = list(tagger.classes_)
+    with pytest.raises(ConfigError, match="glas cannot take points without learning; fit with warm_start=True instead"):
+        tagger.partial_fit(data.train.X[:2], [["new"], ["new"]])
+    assert tagger.classes_ == before
+
+
+def test_a_warm_start_does_not_forget(model, halves, data, tmp_path):
+    tagger = Tagger(model, settings=MODELS[model], device="cpu").fit(*halves[0])
+    tagger.save(tmp_path / "half")
+    before, points = list(tagger.classes_), len(tagger.model_.memory)
+    tagger = Tagger.load(tmp_path / "half", device="cpu").set_params(warm_start=True, validation=0)
+    late = [row for row, tags in enumerate(halves[1][1]) if LATE & set(tags)]
+    tagger.fit(halves[1][0][late], [halves[1][1][row] for row in late])
+    assert len(tagger.model_.memory) == points + len(late)
+    assert tagger.classes_[: len(before)] == before
+    tags = tags_of(data.test.Y, named(40))
+    old = [row for row, wanted in enumerate(tags) if not LATE & set(wanted)]
+    assert tagger.score(data.test.X[old], [tags[row] for row in old]) > 0.75
+    new = [row for row, wanted in enumerate(tags) if LATE & set(wanted)]
+    assert tagger.score(data.test.X[new], [tags[row] for row in new]) > 0.5
+    persistence.verify(tmp_path / "half")  # what was mapped is not written to
+
+
+# --- Indices ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_exact_index_has_no_recall(tagger, data):
+    assert tagger.index_recall(data.test.X) is None
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_an_index_of_points_from_end_to_end(model, data, kind, tagger, tmp_path):
+    changes = {"clusters": 20, "probes": 2} if kind == "ivf" else {}
+    found = fitted(model, data, index=kind, **changes)
+    assert not isinstance(found.learner_.index, ExactIndex)
+    recall = found.index_recall(data.test.X)
+    assert 0.4 < recall <= 1
+    assert (recall > 0.95) == (kind == "hnsw")
+    assert quality(found, data.test) > 0.9 * quality(tagger, data.test)
+    found.save(tmp_path / "model")
+    loaded = Tagger.load(tmp_path / "model", device="cpu")
+    assert type(loaded.learner_.index) is type(found.learner_.index)
+    assert loaded.index_recall(data.test.X) == recall
+    assert np.array_equal(loaded.rank(data.test.X, 10).ids, found.rank(data.test.X, 10).ids)
+    points = len(loaded.model_.memory)
+    loaded.partial_fit(data.test.X, tags_of(data.test.Y, loaded.classes_))
+    assert len(loaded.learner_.index) == points + len(data.test)
+    assert quality(loaded, data.test) > quality(found, data.test)  # they are their own neighbours now
+
+
+def test_more_probes_find_more(model, data):
+    few, all_of_them = (
+        fitted(model, data, index="ivf", clusters=20, probes=probes, epochs=2).index_recall(data.test.X)
+        for probes in (1, 20)
+    )
+    assert few < all_of_them
+    assert all_of_them == pytest.approx(1)
