@@ -95,10 +95,10 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         else:
             self._start(dataset)
             dataset = self._featured(dataset)
-        train, validation = self._parts(dataset)
+        train, validation, whole = self._parts(dataset)
         self.model_.to(device)
         self.model_.label_names = self.classes_
-        self.outcome_ = self.model_.fit(train, run or Run(seed=self.seed), validation)
+        self.outcome_ = self.model_.fit(train, run or Run(seed=self.seed), validation, whole)
         self.learner_ = self.model_.learner()
         return self
 
@@ -112,7 +112,10 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             return self.fit(X, y)
         if not getattr(self.model_, "remembers", False):
             raise ConfigError(f"{self.model} cannot take points without learning; fit with warm_start=True instead")
-        dataset = self._continued(self._featured(dataset_of(X, y)))
+        dataset = dataset_of(X, y)
+        if not dataset.train.Y.nnz:
+            raise DataError("no point has a label, so there is nothing to remember")
+        dataset = self._continued(self._featured(dataset))
         self.drift_ = self.model_.add_points(dataset.train)
         self.learner_ = self.model_.learner()
         return self
@@ -145,12 +148,12 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if features != self.model_.features:
             raise DataError(f"points have {features} features, and the model was fitted on {self.model_.features}")
 
-    def _parts(self, dataset: Dataset) -> tuple[Part, Part | None]:
-        """Return the points to learn from and those that decide when to stop."""
+    def _parts(self, dataset: Dataset) -> tuple[Part, Part | None, Part | None]:
+        """Return points to learn from, those that decide on what is left open, and both where the second was cut."""
         if dataset.validation is not None or not self.validation or len(dataset.train) < 100:
-            return dataset.train, dataset.validation
+            return dataset.train, dataset.validation, None
         stay, held = split_rows(dataset.train, self.validation, self.seed)
-        return dataset.train.take(stay), dataset.train.take(held)
+        return dataset.train.take(stay), dataset.train.take(held), dataset.train
 
     def _continued(self, dataset: Dataset) -> Dataset:
         """Return the data set with this tagger's labels first, and add those that it has not seen."""

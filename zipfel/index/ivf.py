@@ -28,7 +28,7 @@ class IvfIndex:
     def __init__(self, vectors: Tensor, centroids: Tensor, assignment: Tensor, probes: int, spread: float) -> None:
         self.centroids, self.assignment, self.probes, self.spread = centroids, assignment, probes, spread
         with building(deterministic=True) as faiss:
-            nearest = faiss.IndexFlatIP(vectors.shape[1])
+            nearest = (faiss.IndexFlatL2 if of_one_length(vectors) else faiss.IndexFlatIP)(vectors.shape[1])
             nearest.add(rows(centroids))
             self._lists = faiss.IndexIVFFlat(nearest, vectors.shape[1], len(centroids), faiss.METRIC_INNER_PRODUCT)
             self._lists.is_trained = True
@@ -63,7 +63,8 @@ class IvfIndex:
     def search(self, queries: Tensor, width: int) -> Shortlist:
         """Return the `width` rows with the largest inner product in the clusters that are nearest to each query.
 
-        Nearest is the centroid with the largest inner product, the mean of what its rows have.
+        Where rows have one length, nearest is meant literally (DXML, Eq. 4); otherwise it is the centroid with the
+        largest inner product, the mean of what its rows have.
         """
         width, probes = min(width, len(self)), min(self.probes, len(self.centroids))
         with searching(len(queries)) as faiss:
@@ -103,6 +104,12 @@ class IvfIndex:
         if len(assignment) != len(vectors):
             raise DataError(f"the index was made for {len(assignment)} vectors; found {len(vectors)}")
         return cls(vectors, state["centroids"].cpu(), assignment, int(state["probes"]), float(state["spread"]))
+
+
+def of_one_length(vectors: Tensor) -> bool:
+    """Tell whether all vectors are about as long, so that the largest inner product is the smallest distance."""
+    lengths = vectors.detach().float().norm(dim=1)
+    return bool((lengths >= 0.99 * lengths.max()).all()) if len(lengths) else True
 
 
 def nearest_centroids(

@@ -15,6 +15,7 @@ from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.index import Index, recall
 from zipfel.index.exact import ExactIndex
+from zipfel.training.machine import keep_freed_memory
 from zipfel.types import Ranking, Shortlist
 
 BATCH = 1024
@@ -47,6 +48,7 @@ class Learner:
 
     def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
         """Rank labels for the points of X, [points, k]; filtered pairs are left out."""
+        keep_freed_memory()
         wide = k + most_filtered(filtered)
         parts = [self._rank(X[start : start + BATCH], wide) for start in range(0, X.shape[0], BATCH)]
         ids = np.concatenate([part.ids for part in parts]) if parts else np.empty((0, k), dtype=np.int64)
@@ -100,8 +102,21 @@ class Cosine:
     @torch.no_grad()
     def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
         """Rank labels; products are taken anew, row by row, for in a matrix product they depend on the batch."""
-        products = (self.vectors[shortlist.ids] * queries[:, None]).sum(dim=2)  # [B, W]
+        products = row_products(queries, self.vectors, shortlist.ids)
         return ranking_of(Shortlist(shortlist.ids, self.score(products)), k)
+
+
+def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:
+    """Return the inner products of each query with the vectors of its own ids, [B, W], the same whatever the batch.
+
+    A few rows at a time, so that what is gathered stays in the cache.
+    """
+    step = len(ids) if queries.is_cuda else 128
+    parts = [
+        (vectors[ids[start : start + step]] * queries[start : start + step, None]).sum(dim=2)
+        for start in range(0, len(ids), max(step, 1))
+    ]
+    return torch.cat(parts) if parts else queries.new_empty(ids.shape)
 
 
 def ranking_of(shortlist: Shortlist, k: int) -> Ranking:

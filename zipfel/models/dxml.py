@@ -100,36 +100,41 @@ class Network(nn.Module):
         if generator is not None and self.dropout:
             kept = torch.rand(found.shape, generator=generator).to(found.device) >= self.dropout
             found = found * kept / (1 - self.dropout)
-        return F.normalize(found.float(), dim=1)
+        return F.normalize(found.float(), dim=1, eps=1e-3)  # not less: where nothing is found, gradients are / eps
 
 
 class Dxml(NeighbourModel):
     """The network f_x, and the points that vote."""
 
+    name = "dxml"
     settings: DxmlSettings
 
     def __init__(self, features: int, labels: int, settings: DxmlSettings, generator: torch.Generator) -> None:
         super().__init__(features, labels, settings)
-        self.encoder = Network(features, settings, generator)
+        self.start(generator)
+
+    def start(self, generator: torch.Generator) -> None:
+        """Begin with new weights."""
+        device = self.device() if hasattr(self, "encoder") else torch.device("cpu")
+        self.encoder = Network(self.features, self.settings, generator).to(device)
 
     # --- Algorithm 1 -------------------------------------------------------------------------------------------------
 
-    def fit(self, train_part: Part, run: Run, validation: Part | None = None) -> Outcome:
-        """Embed labels, learn to map points onto their labels, cluster the points; k is chosen on `validation`."""
-        settings, part = self.settings, self.learned_part(train_part)
-        V = run.stage("labels", lambda: {"V": self.label_vectors(part.Y, run)})["V"]  # lines 1 and 2
+    def learn(self, part: Part, run: Run, stage: str) -> Outcome:
+        """Embed the labels and learn to map points onto them: lines 1 to 4. Line 5 is the index, with k-means."""
+        settings = self.settings
+        V = run.stage(f"{stage}-labels", lambda: {"V": self.label_vectors(part.Y, run)})["V"]  # lines 1 and 2
         wanted = means_of_labels(part.Y, V)  # line 3, [N, ℓ]
-        batch = max(1, min(settings.batch, len(part) // 10))
-        sgd = settings.optimiser == "sgd"
-        schedule = Schedule(settings.epochs, batch, settings.rate, fixed=sgd, optimiser=settings.optimiser)
+        batch = min(settings.batch, max(16, len(part) // 10))
+        fixed = settings.optimiser == "sgd"
+        schedule = Schedule(settings.epochs, batch, settings.rate, fixed=fixed, optimiser=settings.optimiser)
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
             points = keep_features(bags(part.X, rows).to(self.device()), settings.keep, generator)
             found = self.encoder(points, generator)
             return {"smooth_l1": losses.smooth_l1(found, wanted[rows].to(found.device))}
 
-        outcome = train(run, "dxml", self, len(part), objective, schedule)
-        return self.remember(part, validation, run, outcome)  # line 5
+        return train(run, stage, self, len(part), objective, schedule)
 
     def label_vectors(self, Y: csr_array, run: Run) -> Tensor:
         """Return V, [labels, ℓ]: given ones, or DeepWalk's over the label graph."""
@@ -169,13 +174,14 @@ def whitened(V: NDArray[np.float32]) -> NDArray[np.float32]:
 def given_vectors(path: Path, labels: int, dimension: int) -> NDArray[np.float32]:
     """Read label vectors that the user has, [labels, dimension], from a .npy file."""
     try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+        with path.open("rb") as file:
+            found = np.lib.format.read_array(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
         raise DataError(f"cannot be read as label vectors (.npy): {error}", path) from None
-    if found.shape != (labels, dimension) or found.dtype.kind != "f" or not np.isfinite(found).all():
-        raise DataError(
-            f"expected finite numbers [{labels} labels, {dimension}]; found {found.dtype} of shape {found.shape}", path
-        )
+    if found.shape != (labels, dimension) or found.dtype.kind != "f":
+        raise DataError(f"expected numbers [{labels} labels, {dimension}]; found {found.dtype} {found.shape}", path)
+    if not (np.abs(found) < 1e30).all():
+        raise DataError("label vectors must be finite, and no larger than 1e30", path)
     return np.asarray(found, dtype=np.float32)
 
 

@@ -117,8 +117,8 @@ class Glas(nn.Module):
 
     # --- Algorithm 2 -------------------------------------------------------------------------------------------------
 
-    def fit(self, train_part: Part, run: Run, validation: Part | None = None) -> Outcome:
-        """Learn from the points of train; early stopping by P@1 on `validation`."""
+    def fit(self, train_part: Part, run: Run, validation: Part | None = None, whole: Part | None = None) -> Outcome:
+        """Learn from the points of train; the epoch that is best by P@1 on `validation` stays."""
         settings = self.settings
         self._unfold()
         labelled = np.flatnonzero(np.diff(train_part.Y.indptr))  # a point without labels teaches nothing here

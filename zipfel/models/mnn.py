@@ -62,32 +62,38 @@ PRESETS: dict[str, MnnSettings] = {
 class Mnn(NeighbourModel):
     """The two networks f_x and f_y, and the points that vote."""
 
+    name = "mnn"
     settings: MnnSettings
 
     def __init__(self, features: int, labels: int, settings: MnnSettings, generator: torch.Generator) -> None:
         super().__init__(features, labels, settings)
-        self.encoder = AveragingNetwork(features, settings.dimension, generator)  # f_x
-        self.labels = AveragingNetwork(labels, settings.dimension, generator)  # f_y
+        self.start(generator)
+
+    def start(self, generator: torch.Generator) -> None:
+        """Begin with new weights."""
+        device = self.device() if hasattr(self, "encoder") else torch.device("cpu")
+        width = self.settings.dimension
+        self.encoder = AveragingNetwork(self.features, width, generator).to(device)  # f_x
+        self.labels = AveragingNetwork(self.label_count, width, generator).to(device)  # f_y
 
     # --- Learning, Sec. 3 --------------------------------------------------------------------------------------------
 
-    def fit(self, train_part: Part, run: Run, validation: Part | None = None) -> Outcome:
-        """Learn to match, then remember the points and choose how they vote on `validation`."""
-        settings, part = self.settings, self.learned_part(train_part)
-        batch = max(1, min(settings.batch, len(part) // 10))
-        schedule = Schedule(settings.epochs, batch, settings.rate)
+    def learn(self, part: Part, run: Run, stage: str) -> Outcome:
+        """Learn to match the features of points with their labels."""
+        settings = self.settings
+        batch = min(settings.batch, max(16, len(part) // 10))  # with fewer there are hardly any negatives
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
             return {"matching": self.loss(part, rows, generator)}
 
-        outcome = train(run, "mnn", self, len(part), objective, schedule)
-        return self.remember(part, validation, run, outcome)
+        return train(run, stage, self, len(part), objective, Schedule(settings.epochs, batch, settings.rate))
 
     def loss(self, part: Part, rows: NDArray[np.int64], generator: torch.Generator) -> Tensor:
         """Return Eq. (11) for a batch; its other points are those whose labels are drawn as negatives."""
         settings, device = self.settings, self.device()
         points, own = bags(part.X, rows).to(device), bags(part.Y, rows).to(device)
-        cosines = self.encoder(points, settings.keep, generator) @ self.labels(own).T  # [B, B], Eq. (8)
+        with torch.autocast(device.type, enabled=False):  # a cosine of two or three digits is not enough for (9)
+            cosines = self.encoder(points, settings.keep, generator) @ self.labels(own).T  # [B, B], Eq. (8)
         others = drawn_others(len(rows), settings.negatives, generator).to(device)  # [B, h]
         return losses.matching(cosines.diagonal(), cosines.gather(1, others), settings.margin)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index import Index, Kind, build_index, load_index
 from zipfel.index.exact import ExactIndex, largest
-from zipfel.models.base import BATCH, SPARE, Learner, most_filtered, ranking_of, share_right
+from zipfel.models.base import BATCH, SPARE, Learner, most_filtered, ranking_of, row_products, share_right
 from zipfel.nn.encoders import Table
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome
@@ -28,6 +29,7 @@ from zipfel.types import Ids, Ranking, Scores, Shortlist, stored
 
 NEIGHBOURS = (5, 10, 20, 40, 80)
 SHARPNESS = (1.0, 4.0, 10.0, 30.0)
+JUDGED = 2000  # points of validation that decide on the vote
 UNVOTED = 1e-6  # the most that a label without a vote can score
 
 
@@ -146,20 +148,22 @@ class Vote:
         Cosines are taken anew, row by row: in a matrix product their last bits depend on the batch.
         """
         ids = shortlist.ids.sort(dim=1).values  # so that ties go to the lower id
-        cosines = (self.memory.vectors[ids.clamp_min(0)] * queries[:, None]).sum(dim=2)  # [B, W]
+        cosines = row_products(queries, self.memory.vectors, ids.clamp_min(0))  # [B, W]
         kept = largest(cosines.masked_fill(ids < 0, -torch.inf), self.neighbours)
         return ids.gather(1, kept).cpu(), cosines.gather(1, kept).cpu()
 
     def scores(self, ids: Tensor, cosines: Tensor) -> csr_array:
         """Return the share of the vote that each label gets, [B, L]."""
-        weights = cosines.double().clamp_min(0).pow(self.sharpness) * ((ids >= 0) & (cosines > 0))  # [B, K]
+        near = cosines.double().clamp_min(0)
+        near /= near.amax(dim=1, keepdim=True).clamp_min(1e-12)  # else a high power of small cosines comes to nothing
+        weights = near.pow(self.sharpness) * ((ids >= 0) & (cosines > 0))  # [B, K]
         weights /= weights.sum(dim=1, keepdim=True).clamp_min(1e-300)
         points, count = ids.shape
         pointers = np.arange(0, points * count + 1, count) if count else np.zeros(points + 1, dtype=np.int64)
         flat = (weights.float().numpy().ravel(), ids.clamp_min(0).numpy().ravel(), pointers)
         votes = csr_array(csr_array(flat, shape=(points, len(self.memory.vectors))) @ self.memory.Y)
         votes.eliminate_zeros()
-        np.minimum(votes.data, 1, out=votes.data)  # shares add up to 1 but for rounding
+        votes.data = UNVOTED + (1 - UNVOTED) * np.minimum(votes.data, 1)  # above all that nobody votes for
         votes.sort_indices()
         return votes
 
@@ -199,6 +203,7 @@ class NeighbourModel(nn.Module):
     A model gives it an encoder, from bags to unit vectors, and settings with `index`, `neighbours`, `sharpness`, ....
     """
 
+    name: ClassVar[str]  # of the stage that learns
     encoder: nn.Module
     remembers = True
 
@@ -217,25 +222,49 @@ class NeighbourModel(nn.Module):
 
     # --- Learning ----------------------------------------------------------------------------------------------------
 
-    def learned_part(self, part: Part) -> Part:
-        """Return the points to learn from: those that are remembered and those of a part, where they have labels."""
-        labelled = np.flatnonzero(np.diff(part.Y.indptr))
-        part = part if len(labelled) == len(part) else part.take(labelled)
-        if self.memory is None:
-            return part
-        older = Part(widened(self.memory.Y, self.label_count), X=self.memory.X)
-        return Part(vstack([older.Y, part.Y], format="csr"), X=vstack([older.X, part.X], format="csr"))
+    def fit(self, train_part: Part, run: Run, validation: Part | None = None, whole: Part | None = None) -> Outcome:
+        """Learn, remember the points, choose how they vote on `validation`; then learn again, from `whole`.
 
-    def remember(self, part: Part, validation: Part | None, run: Run, outcome: Outcome) -> Outcome:
-        """Keep the points of a part as the encoder sees them now, index them, and choose how they vote.
-
-        Validation decides on the vote only: which epoch is best is lost in its noise, and the last one was better.
+        whole: the points of which `validation` is a part, where it was cut from them: for a vote of points, what was
+        held out is missed. Validation decides on the vote only: which epoch is best is lost in its noise.
         """
+        older, open_vote = self.memory, self.settings.neighbours is None or self.settings.sharpness is None
+        if whole is not None and not open_vote:
+            train_part, whole = whole, None
+        outcome = self._remembered(self.learned_part(train_part, older), run, self.name)
+        if validation is not None and open_vote:
+            self.voters, self.sharpness = chosen_vote(self.learner(), self.settings, validation)
+        if validation is not None:
+            outcome = replace(outcome, best=share_right(self.learner(), validation))
+        if whole is None or validation is None:
+            return outcome
+        if older is None:
+            self.start(run.generator("start"))
+        again = self._remembered(self.learned_part(whole, older), run, f"{self.name}-whole")
+        return replace(again, best=outcome.best, seconds=outcome.seconds + again.seconds)
+
+    def _remembered(self, part: Part, run: Run, stage: str) -> Outcome:
+        """Learn from a part, keep its points as the encoder then sees them, and index them."""
+        outcome = self.learn(part, run, stage)
         self.memory = Memory(self.encoded(part), part.Y, part.X)
         self.index = self.settings.built(self.memory.vectors, run.seed)
-        vote = chosen_vote(self.learner(), self.settings, validation)
-        self.voters, self.sharpness = vote.neighbours, vote.sharpness
-        return outcome if validation is None else replace(outcome, best=share_right(self.learner(), validation))
+        return outcome
+
+    def learn(self, part: Part, run: Run, stage: str) -> Outcome:
+        """Let the encoder learn from a part."""
+        raise NotImplementedError
+
+    def start(self, generator: torch.Generator) -> None:
+        """Begin with new weights."""
+        raise NotImplementedError
+
+    def learned_part(self, part: Part, older: Memory | None) -> Part:
+        """Return the points to learn from: those of a part that have labels, behind older ones."""
+        part = labelled(part)
+        if older is None:
+            return part
+        Y = vstack([widened(older.Y, self.label_count), part.Y], format="csr")
+        return Part(Y, X=vstack([older.X, part.X], format="csr"))
 
     @torch.no_grad()
     def encoded(self, part: Part) -> Tensor:
@@ -244,15 +273,18 @@ class NeighbourModel(nn.Module):
         self.encoder.eval()
         starts = range(0, len(part), BATCH)
         parts = [self.encoder(bags(part.X[start : start + BATCH]).to(self.device())) for start in starts]
-        return torch.cat(parts) if parts else torch.empty(0, 1)
+        return torch.cat(parts)
 
     # --- Prediction --------------------------------------------------------------------------------------------------
 
     def learner(self) -> Learner:
         """Return what prediction needs."""
         assert self.memory is not None
-        vote = Vote(self.memory, self.voters, self.sharpness)
-        return Learner(self.encoder, self.index or ExactIndex(self.memory.vectors), vote, self.device())
+        assert self.index is not None
+        if self.memory.vectors.device != self.device():  # the model was moved
+            self.memory = replace(self.memory, vectors=self.memory.vectors.to(self.device()))
+            self.index = load_index(self.settings.index, self.index.state(), self.memory.vectors)
+        return Learner(self.encoder, self.index, Vote(self.memory, self.voters, self.sharpness), self.device())
 
     # --- Points and labels that come later ---------------------------------------------------------------------------
 
@@ -263,10 +295,11 @@ class NeighbourModel(nn.Module):
     def add_points(self, part: Part) -> float:
         """Remember more points, without learning; return how far they lie off, as a multiple of what is usual.
 
-        About 1 for points like those that were learned from. Labels that are new become predictable by their points.
+        About 1 for points like those that are remembered. Labels that are new become predictable by their points.
         """
         assert self.memory is not None
         assert self.index is not None
+        part = labelled(part)
         vectors = self.encoded(part)
         usual, here = self.nearness(self.memory.vectors[:: max(1, len(self.memory) // 1000)]), self.nearness(vectors)
         self.memory = self.memory.grown(vectors, part)
@@ -305,17 +338,25 @@ class NeighbourModel(nn.Module):
         self.eval()
 
 
-def chosen_vote(learner: Learner, settings: NeighbourSettings, validation: Part | None) -> Vote:
-    """Return the vote with the number of neighbours and the sharpness that are best on a part of train.
+def labelled(part: Part) -> Part:
+    """Return the points that have labels: the others have nothing to tell."""
+    rows = np.flatnonzero(np.diff(part.Y.indptr))
+    return part if len(rows) == len(part) else part.take(rows)
+
+
+def chosen_vote(learner: Learner, settings: NeighbourSettings, validation: Part) -> tuple[int, float]:
+    """Return the number of neighbours and the sharpness that are best on (some of) a part of train.
 
     Best by the sum of P@1, P@3 and P@5: one of them alone is noisy where the part is small.
     """
     vote = learner.classifier
-    assert isinstance(vote, Vote)
-    if validation is None or len(validation) == 0:
-        return vote
+    if not isinstance(vote, Vote) or len(validation) == 0:
+        return settings.neighbours or 20, 4.0 if settings.sharpness is None else settings.sharpness
+    validation = validation.take(np.arange(min(len(validation), JUDGED)))
+    counts = NEIGHBOURS if settings.neighbours is None else (settings.neighbours,)
+    powers = SHARPNESS if settings.sharpness is None else (settings.sharpness,)
     queries = learner.encode(validation.X)
-    shortlist = learner.index.search(queries, max(NEIGHBOURS) + SPARE)
+    shortlist = learner.index.search(queries, max(counts) + SPARE)
 
     def quality(vote: Vote) -> float:
         ranking = vote.rescore(queries, shortlist, 5 + most_filtered(validation.filtered))
@@ -324,7 +365,6 @@ def chosen_vote(learner: Learner, settings: NeighbourSettings, validation: Part 
         found = metrics.measure(ranking.top(5), validation.Y)
         return found["P@1"] + found["P@3"] + found["P@5"]
 
-    counts = NEIGHBOURS if settings.neighbours is None else (settings.neighbours,)
-    powers = SHARPNESS if settings.sharpness is None else (settings.sharpness,)
     options = [replace(vote, neighbours=count, sharpness=power) for count, power in product(counts, powers)]
-    return options[0] if len(options) == 1 else max(options, key=quality)
+    best = max(options, key=quality)
+    return best.neighbours, best.sharpness
