@@ -57,7 +57,7 @@ def main(gigabytes: float) -> None:
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         command = [sys.executable, "-c", FIRST_ANSWER, str(path), str(features)]
         times = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(5)]
-    loaded, answered = np.median(np.array(times, dtype=float), axis=0)
+    loaded, answered = np.median(np.array(times, dtype=float), axis=0).tolist()
     figures = {"GB": round(size / 1e9, 2), "load_s": round(loaded, 3), "first_answer_s": round(answered, 3)}
     record("load_speed", figures, 0, ("torch",))
 

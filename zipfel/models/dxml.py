@@ -37,7 +37,7 @@ from zipfel.types import Bags
 class DxmlSettings(NeighbourSettings):
     """Settings of DXML. Defaults are ours, chosen on validation; the preset `paper` has those of Sec. 4.1."""
 
-    dimension: int = setting(100, "ℓ, width of the vectors of labels and points")
+    dimension: int = setting(300, "ℓ, width of the vectors of labels and points")
     hidden: int = setting(256, "width of the hidden layer")
     nonlinear: bool = setting(True, "ReLU behind the hidden layer")
     straight: bool = setting(True, "a linear path beside the hidden layer")
@@ -47,11 +47,11 @@ class DxmlSettings(NeighbourSettings):
     vectors: str | None = setting(None, "label vectors [labels, ℓ] (.npy) that replace graph and DeepWalk")
     walks: int = setting(10, "walks that start at each label")
     length: int = setting(40, "labels in a walk")
-    keep: float = setting(0.5, "share of features that a step keeps")
+    keep: float = setting(0.65, "share of features that a step keeps")
     dropout: float = setting(0.0, "share of the last layer's outputs that a step drops")
     optimiser: Literal["adam", "sgd"] = setting("adam", "sgd: momentum 0.9, weight decay 0.0005, a fixed rate")
-    batch: int = setting(128, "points a step, at most a tenth of train")
-    epochs: int = setting(30, "T, passes over train")
+    batch: int = setting(256, "points a step, at most a tenth of train")
+    epochs: int = setting(20, "T, passes over train")
     rate: float = setting(0.002, "highest learning rate")
 
     def __post_init__(self) -> None:
@@ -68,11 +68,11 @@ class DxmlSettings(NeighbourSettings):
 
 PRESETS: dict[str, DxmlSettings] = {
     "paper": DxmlSettings(
-        straight=False, targets="raw", keep=1.0, dropout=0.5, optimiser="sgd", rate=0.015, epochs=100, sharpness=0,
-        index="ivf", probes=1,
+        dimension=100, straight=False, targets="raw", keep=1.0, dropout=0.5, optimiser="sgd", rate=0.015, batch=128,
+        epochs=100, sharpness=0, index="ivf", probes=1,
     ),
     "default": DxmlSettings(),
-    "fast": DxmlSettings(epochs=15),
+    "fast": DxmlSettings(dimension=200, epochs=10),
 }  # fmt: skip
 
 

@@ -76,7 +76,7 @@ PRESETS: dict[str, GlasSettings] = {
         layers=2, nonlinear=True, loss="margin", strength=10, keep=0.8, batch=4096, epochs=10, steps=1
     ),
     "default": GlasSettings(),
-    "fast": GlasSettings(dimension=512),
+    "fast": GlasSettings(epochs=2, steps=200, rate=0.004),
 }
 
 

@@ -27,35 +27,36 @@ from zipfel.nn import losses
 from zipfel.nn.encoders import AveragingNetwork, Table
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, Schedule, train
+from zipfel.types import Bags
 
 
 @dataclass(frozen=True)
 class MnnSettings(NeighbourSettings):
     """Settings of MNN. The paper names none; these are ours, chosen on validation."""
 
-    dimension: int = setting(300, "width of the vectors of features and labels")
-    keep: float = setting(0.8, "p, the share of features that a step keeps, Eq. (5)")
-    negatives: int = setting(10, "h, the label sets of other points that a point is held against")
+    dimension: int = setting(600, "width of the vectors of features and labels")
+    keep: float = setting(0.7, "p, the share of features that a step keeps, Eq. (5)")
+    negatives: int | None = setting(None, "h, label sets of other points that a point is held against; none: 3 to 10")
     margin: float = setting(0.1, "m of Eq. (10)")
     decoder: Literal["neighbours", "labels"] = setting("neighbours", "vote of the nearest points, or nearest label")
-    batch: int = setting(128, "points a step, at most a tenth of train")
-    epochs: int = setting(20, "passes over train")
+    batch: int = setting(256, "points a step, at most a tenth of train")
+    epochs: int = setting(30, "passes over train")
     rate: float = setting(0.001, "highest learning rate")
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
         super().__post_init__()
         for name in ("dimension", "negatives", "batch", "epochs"):
-            if getattr(self, name) < 1:
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1; found {getattr(self, name)}")
         if not 0 < self.keep <= 1:
             raise ConfigError(f"keep must lie in (0, 1]; found {self.keep}")
 
 
 PRESETS: dict[str, MnnSettings] = {
-    "paper": MnnSettings(),
+    "paper": MnnSettings(dimension=300, keep=0.8, negatives=10, batch=128, epochs=20, sharpness=1),
     "default": MnnSettings(),
-    "fast": MnnSettings(dimension=150, epochs=8),
+    "fast": MnnSettings(dimension=300, epochs=15),
 }
 
 
@@ -94,7 +95,8 @@ class Mnn(NeighbourModel):
         points, own = bags(part.X, rows).to(device), bags(part.Y, rows).to(device)
         with torch.autocast(device.type, enabled=False):  # a cosine of two or three digits is not enough for (9)
             cosines = self.encoder(points, settings.keep, generator) @ self.labels(own).T  # [B, B], Eq. (8)
-        others = drawn_others(len(rows), settings.negatives, generator).to(device)  # [B, h]
+        draws = settings.negatives or usual_negatives(own)
+        others = drawn_others(len(rows), draws, generator).to(device)  # [B, h]
         return losses.matching(cosines.diagonal(), cosines.gather(1, others), settings.margin)
 
     # --- Tagging -----------------------------------------------------------------------------------------------------
@@ -123,6 +125,16 @@ class Mnn(NeighbourModel):
 def half_cosine(cosines: Tensor) -> Tensor:
     """Return scores in [0, 1], in the order of the cosines."""
     return ((1 + cosines) / 2).clamp(0, 1)
+
+
+def usual_negatives(own: Bags) -> int:
+    """Return h for points with these labels: 10, and down to 3 where they have many.
+
+    The more labels points have, the more of them two random points share, and the hardest of many drawn negatives is
+    hardly one. (docs/papers/mnn.md)
+    """
+    labels = len(own.ids) / max(len(own), 1)
+    return max(3, min(10, round(60 / max(labels, 1))))
 
 
 def drawn_others(count: int, draws: int, generator: torch.Generator) -> Tensor:
