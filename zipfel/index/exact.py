@@ -8,6 +8,7 @@ from torch import Tensor
 from zipfel.types import Shortlist
 
 CHUNK = 1 << 24  # scores held at a time
+SLACK = 16  # columns beyond those wanted, in which most ties for the last place end
 BLOCK = 512  # vectors that go into a product at a time
 
 
@@ -55,7 +56,7 @@ def products(queries: Tensor, vectors: Tensor) -> Tensor:
         return (queries @ vectors.T).float()
     scores = torch.empty(len(queries), len(vectors))
     for start in range(0, len(vectors), BLOCK):
-        scores[:, start : start + BLOCK] = queries @ vectors[start : start + BLOCK].T
+        torch.mm(queries, vectors[start : start + BLOCK].T, out=scores[:, start : start + BLOCK])
     return scores
 
 
@@ -63,12 +64,23 @@ def largest(scores: Tensor, width: int) -> Tensor:
     """Return the columns of the `width` largest scores of each row, in ascending order; ties go to the lower column."""
     if scores.shape[1] <= width:
         return torch.arange(scores.shape[1], device=scores.device).expand(len(scores), -1)
-    top = scores.topk(width + 1, dim=1)
+    top = scores.topk(min(width + SLACK, scores.shape[1]), dim=1)
     columns = top.indices[:, :width].sort(dim=1).values
-    tied = top.values[:, width - 1] == top.values[:, width]  # topk took any of those that tie for the last place
+    last = top.values[:, width - 1, None]
+    tied = (last == top.values[:, width, None])[:, 0]  # topk took any of those that tie for the last place
     if tied.any():
-        columns[tied] = _lowest_of_tied(scores[tied], top.values[tied, width - 1, None], width)
+        within = tied & ((last > top.values[:, -1:])[:, 0] | (top.values.shape[1] == scores.shape[1]))
+        columns[within] = _first_of_tied(top.indices[within], top.values[within], width)
+        beyond = tied & ~within
+        columns[beyond] = _lowest_of_tied(scores[beyond], last[beyond], width)
     return columns
+
+
+def _first_of_tied(columns: Tensor, values: Tensor, width: int) -> Tensor:
+    """Return the `width` best of columns [B, W] by value [B, W], of equal ones the lower; all that tie are there."""
+    ascending = columns.sort(dim=1)
+    best = values.gather(1, ascending.indices).sort(dim=1, descending=True, stable=True).indices[:, :width]
+    return ascending.values.gather(1, best).sort(dim=1).values
 
 
 def _lowest_of_tied(scores: Tensor, last: Tensor, width: int) -> Tensor:

@@ -8,7 +8,7 @@ and 2 (3.5).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -37,7 +37,7 @@ from zipfel.types import Bags
 class DxmlSettings(NeighbourSettings):
     """Settings of DXML. Defaults are ours, chosen on validation; the preset `paper` has those of Sec. 4.1."""
 
-    dimension: int = setting(300, "ℓ, width of the vectors of labels and points")
+    usual_dimension = 300  # ℓ
     hidden: int = setting(256, "width of the hidden layer")
     nonlinear: bool = setting(True, "ReLU behind the hidden layer")
     straight: bool = setting(True, "a linear path beside the hidden layer")
@@ -57,7 +57,7 @@ class DxmlSettings(NeighbourSettings):
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
         super().__post_init__()
-        for name in ("dimension", "hidden", "walks", "length", "batch", "epochs"):
+        for name in ("hidden", "walks", "length", "batch", "epochs"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1; found {getattr(self, name)}")
         if not 0 < self.keep <= 1:
@@ -81,7 +81,7 @@ class Network(nn.Module):
 
     def __init__(self, features: int, settings: DxmlSettings, generator: torch.Generator) -> None:
         super().__init__()
-        width, out = settings.hidden, settings.dimension
+        width, out = settings.hidden, settings.width(features)
         self.nonlinear, self.dropout = settings.nonlinear, settings.dropout
         self.input = Table(features, width, generator, scale=width**-0.5)
         self.bias = nn.Parameter(torch.zeros(width))
@@ -138,16 +138,16 @@ class Dxml(NeighbourModel):
 
     def label_vectors(self, Y: csr_array, run: Run) -> Tensor:
         """Return V, [labels, ℓ]: given ones, or DeepWalk's over the label graph."""
-        settings = self.settings
+        settings, width = self.settings, self.settings.width(self.features)
         if settings.vectors is not None:
-            found = given_vectors(Path(settings.vectors), Y.shape[1], settings.dimension)
+            found = given_vectors(Path(settings.vectors), Y.shape[1], width)
         else:
             names = [str(label) for label in range(Y.shape[1])] if self.label_names is None else self.label_names
             graph = (
                 label_graph(Y, settings.weighted) if settings.graph is None else read_edges(Path(settings.graph), names)
             )
             walks = Walks(settings.walks, settings.length)
-            found = deepwalk(graph, settings.dimension, run.numbers("labels"), walks, settings.deterministic)
+            found = deepwalk(graph, width, run.numbers("labels"), walks, settings.deterministic)
         return torch.from_numpy(found if settings.targets == "raw" else whitened(found))
 
 
@@ -190,6 +190,6 @@ build = Dxml
 
 def restored(sizes: Mapping[str, int], settings: DxmlSettings, serve: State, train: State) -> Dxml:
     """Return a model with saved weights."""
-    model = Dxml(0, 0, settings, torch.Generator())
+    model = Dxml(0, 0, replace(settings, dimension=settings.width(sizes["features"])), torch.Generator())
     model.take_back(sizes, serve, train)
     return model

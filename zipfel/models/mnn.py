@@ -7,7 +7,7 @@ Held next to the paper in docs/papers/mnn.md, and in its order: the averaging ne
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -34,7 +34,7 @@ from zipfel.types import Bags
 class MnnSettings(NeighbourSettings):
     """Settings of MNN. The paper names none; these are ours, chosen on validation."""
 
-    dimension: int = setting(600, "width of the vectors of features and labels")
+    usual_dimension = 600
     keep: float = setting(0.7, "p, the share of features that a step keeps, Eq. (5)")
     negatives: int | None = setting(None, "h, label sets of other points that a point is held against; none: 3 to 10")
     margin: float = setting(0.1, "m of Eq. (10)")
@@ -46,7 +46,7 @@ class MnnSettings(NeighbourSettings):
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
         super().__post_init__()
-        for name in ("dimension", "negatives", "batch", "epochs"):
+        for name in ("negatives", "batch", "epochs"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1; found {getattr(self, name)}")
         if not 0 < self.keep <= 1:
@@ -73,7 +73,7 @@ class Mnn(NeighbourModel):
     def start(self, generator: torch.Generator) -> None:
         """Begin with new weights."""
         device = self.device() if hasattr(self, "encoder") else torch.device("cpu")
-        width = self.settings.dimension
+        width = self.settings.width(self.features)
         self.encoder = AveragingNetwork(self.features, width, generator).to(device)  # f_x
         self.labels = AveragingNetwork(self.label_count, width, generator).to(device)  # f_y
 
@@ -116,7 +116,7 @@ class Mnn(NeighbourModel):
     def add_labels(self, count: int, generator: torch.Generator) -> None:
         """Add labels behind those that are there, at random places."""
         super().add_labels(count, generator)
-        width = self.settings.dimension
+        width = self.labels.table.rows.shape[1]
         more = Table(count, width, generator, scale=width**-0.5).rows.to(self.device())
         rows = torch.cat([self.labels.table.rows.detach(), more])
         self.labels.table.rows = nn.Parameter(rows, requires_grad=False)
@@ -150,6 +150,6 @@ build = Mnn
 
 def restored(sizes: Mapping[str, int], settings: MnnSettings, serve: State, train: State) -> Mnn:
     """Return a model with saved weights."""
-    model = Mnn(0, 0, settings, torch.Generator())
+    model = Mnn(0, 0, replace(settings, dimension=settings.width(sizes["features"])), torch.Generator())
     model.take_back(sizes, serve, train)
     return model

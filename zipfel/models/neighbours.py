@@ -20,7 +20,7 @@ from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index import Index, Kind, build_index, load_index
-from zipfel.index.exact import ExactIndex, largest
+from zipfel.index.exact import SLACK, ExactIndex, largest
 from zipfel.models.base import BATCH, SPARE, Learner, most_filtered, ranking_of, row_products, share_right
 from zipfel.nn.encoders import Table
 from zipfel.training.run import Run, State
@@ -35,8 +35,12 @@ UNVOTED = 1e-6  # the most that a label without a vote can score
 
 @dataclass(frozen=True, kw_only=True)
 class NeighbourSettings:
-    """How points are found and how they vote."""
+    """How wide vectors are, how points are found and how they vote."""
 
+    usual_dimension: ClassVar[int]
+    dimension: int | None = setting(
+        None, "width of the vectors of points; none: the usual one, at most half the features"
+    )
     neighbours: int | None = setting(None, "points that vote; none: chosen on validation")
     sharpness: float | None = setting(None, "power of the cosine that a vote weighs; none: chosen on validation")
     index: Kind = setting("exact", "how points are searched: exact, ivf (by clusters) or hnsw")
@@ -46,12 +50,19 @@ class NeighbourSettings:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
-        for name in ("neighbours", "clusters", "probes"):
+        for name in ("dimension", "neighbours", "clusters", "probes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1; found {value}")
         if self.sharpness is not None and self.sharpness < 0:
             raise ConfigError(f"sharpness must be at least 0; found {self.sharpness}")
+
+    def width(self, features: int) -> int:
+        """Return the width of vectors of points with that many features: as set, or the usual one.
+
+        Half the features is enough where they are few, and a search costs as much as vectors are wide.
+        """
+        return self.dimension or max(16, min(self.usual_dimension, features // 2))
 
     def built(self, vectors: Tensor, seed: int) -> Index:
         """Return the index of vectors that these settings ask for."""
@@ -147,7 +158,9 @@ class Vote:
 
         Cosines are taken anew, row by row: in a matrix product their last bits depend on the batch.
         """
-        ids = shortlist.ids.sort(dim=1).values  # so that ties go to the lower id
+        ids = shortlist.ids
+        if not bool((ids.diff(dim=1) > 0).all()):
+            ids = ids.sort(dim=1).values  # so that ties go to the lower id
         cosines = row_products(queries, self.memory.vectors, ids.clamp_min(0))  # [B, W]
         kept = largest(cosines.masked_fill(ids < 0, -torch.inf), self.neighbours)
         return ids.gather(1, kept).cpu(), cosines.gather(1, kept).cpu()
@@ -164,12 +177,11 @@ class Vote:
         votes = csr_array(csr_array(flat, shape=(points, len(self.memory.vectors))) @ self.memory.Y)
         votes.eliminate_zeros()
         votes.data = UNVOTED + (1 - UNVOTED) * np.minimum(votes.data, 1)  # above all that nobody votes for
-        votes.sort_indices()
         return votes
 
 
 def ranked(scores: csr_array, prior: NDArray[np.float32], k: int) -> Ranking:
-    """Rank scores [B, L], whose columns are sorted, and labels that are not stored by their prior [L].
+    """Rank scores [B, L], and labels that are not stored by their prior [L].
 
     Rows are padded to the longest: no full sort, no dense [B, L].
     """
@@ -181,20 +193,30 @@ def ranked(scores: csr_array, prior: NDArray[np.float32], k: int) -> Ranking:
     ids[places], values[places] = scores.indices, scores.data
     if (sizes < k).any():
         ids, values = _filled(scores, ids, values, prior, k)
-    columns = largest(torch.from_numpy(values), k)
-    shortlist = Shortlist(torch.from_numpy(ids).gather(1, columns), torch.from_numpy(values).gather(1, columns))
-    return ranking_of(shortlist, k)
+    return ranking_of(_best(torch.from_numpy(ids), torch.from_numpy(values), k), k)
+
+
+def _best(ids: Tensor, values: Tensor, k: int) -> Shortlist:
+    """Return candidates [B, W] among which are the best k, and all that tie with the last of them."""
+    if ids.shape[1] <= k + SLACK:
+        return Shortlist(ids, values)
+    top = values.topk(k + SLACK, dim=1)
+    if bool((top.values[:, k - 1] > top.values[:, -1]).all()):
+        return Shortlist(ids.gather(1, top.indices), top.values)
+    ids, order = ids.sort(dim=1)
+    values = values.gather(1, order)
+    columns = largest(values, k)
+    return Shortlist(ids.gather(1, columns), values.gather(1, columns))
 
 
 def _filled(scores: csr_array, ids: Ids, values: Scores, prior: NDArray[np.float32], k: int) -> tuple[Ids, Scores]:
-    """Return ids and values [B, wider], ascending by id, with the likeliest of the labels that a row does not store."""
+    """Return ids and values [B, wider], with the likeliest of the labels that a row does not store."""
     likely = np.argsort(-prior, kind="stable")[: k + ids.shape[1]]  # enough for any row to find k in
     rows = np.repeat(np.arange(len(ids)), len(likely))
     there = stored(scores, rows, np.tile(likely, len(ids))).reshape(len(ids), len(likely))
     ids = np.concatenate([ids, np.where(there, -1, likely)], axis=1)
     values = np.concatenate([values, np.where(there, np.float32(-np.inf), prior[likely])], axis=1)
-    order = np.argsort(ids, axis=1, kind="stable")
-    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(values, order, axis=1)
+    return ids, values
 
 
 class NeighbourModel(nn.Module):
