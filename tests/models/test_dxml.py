@@ -206,7 +206,7 @@ def test_each_optimiser_is_the_one_that_is_asked_for(monkeypatch):
     for optimiser in ("adam", "sgd"):
         fitted(planted(50), optimiser=optimiser, epochs=2)
     assert [(schedule.optimiser, schedule.fixed) for schedule in seen] == [("adam", False), ("sgd", True)]
-    assert [schedule.batch for schedule in seen] == [5, 5]  # a tenth of train
+    assert [schedule.batch for schedule in seen] == [16, 16]  # a tenth of train, but not fewer
 
 
 def test_points_are_mapped_onto_the_means_of_given_vectors(tmp_path):
@@ -255,11 +255,12 @@ def test_given_vectors_are_read(tmp_path, kind):
 @pytest.mark.parametrize(
     ("V", "told"),
     [
-        (np.ones((2, 3)), r"expected finite numbers \[3 labels, 2\]; found float64 of shape \(2, 3\)"),
-        (np.ones(6), r"found float64 of shape \(6,\)"),
-        (np.ones((3, 2), dtype=int), r"found int64 of shape \(3, 2\)"),
-        (np.array([[1, 2], [3, np.nan], [5, 6]]), "expected finite numbers"),
-        (np.array([[1, 2], [3, np.inf], [5, 6]]), "expected finite numbers"),
+        (np.ones((2, 3)), r"expected numbers \[3 labels, 2\]; found float64 \(2, 3\)"),
+        (np.ones(6), r"found float64 \(6,\)"),
+        (np.ones((3, 2), dtype=int), r"found int64 \(3, 2\)"),
+        (np.array([[1, 2], [3, np.nan], [5, 6]]), "must be finite"),
+        (np.array([[1, 2], [3, np.inf], [5, 6]]), "must be finite"),
+        (np.array([[1, 2], [3, 1e300], [5, 6]]), "must be finite, and no larger than 1e30"),
         (np.array([[1, 2], [3, None], [5, 6]]), "cannot be read as label vectors"),
     ],
 )
@@ -272,7 +273,9 @@ def test_given_vectors_that_are_none(tmp_path, V, told):
 
 def test_given_vectors_that_cannot_be_read(tmp_path):
     (tmp_path / "text.npy").write_text("1 2\n3 4\n")
-    for path in (tmp_path / "text.npy", tmp_path / "nowhere.npy", tmp_path):
+    (tmp_path / "empty.npy").touch()
+    np.savez(tmp_path / "two.npz", a=np.ones(3))
+    for path in (*(tmp_path / name for name in ("text.npy", "nowhere.npy", "empty.npy", "two.npz")), tmp_path):
         with pytest.raises(DataError, match=r"cannot be read as label vectors \(.npy\)"):
             given_vectors(Path(path), 3, 2)
 

@@ -13,8 +13,9 @@ from scipy.sparse import csr_array
 from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index.exact import ExactIndex
-from zipfel.models.mnn import PRESETS, Mnn, MnnSettings, drawn_others, half_cosine
+from zipfel.models.mnn import PRESETS, Mnn, MnnSettings, drawn_others, half_cosine, usual_negatives
 from zipfel.tagger import Tagger, settings_of
+from zipfel.types import Bags
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -183,3 +184,18 @@ def test_settings_that_make_no_sense(changes, told):
 
 def test_presets_are_three():
     assert list(PRESETS) == ["paper", "default", "fast"]
+
+
+def test_the_labels_decoder_is_fitted_and_refuses_points_without_learning():
+    X, Y = planted()
+    settings = {"dimension": 16, "epochs": 20, "rate": 0.02, "decoder": "labels"}
+    tagger = Tagger("mnn", settings=settings, device="cpu").fit(X, Y)
+    assert tagger.score(X, Y) > 0.8
+    with pytest.raises(ConfigError, match="mnn cannot take points without learning"):
+        tagger.partial_fit(X, Y)
+
+
+@pytest.mark.parametrize(("labels", "draws"), [(1, 10), (6, 10), (10, 6), (19, 3), (100, 3)])
+def test_the_more_labels_the_fewer_negatives(labels, draws):
+    own = Bags(torch.arange(4 * labels), torch.ones(4 * labels), torch.arange(0, 4 * labels + 1, labels))
+    assert usual_negatives(own) == draws

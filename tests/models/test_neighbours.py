@@ -20,7 +20,7 @@ from zipfel.errors import ConfigError
 from zipfel.index.exact import ExactIndex
 from zipfel.models import neighbours
 from zipfel.models.mnn import MnnSettings
-from zipfel.models.neighbours import Memory, NeighbourModel, NeighbourSettings, Vote, chosen_vote, some_rows, widened
+from zipfel.models.neighbours import Memory, NeighbourModel, NeighbourSettings, Vote, chosen_vote, widened
 from zipfel.tagger import Tagger
 from zipfel.types import Shortlist
 
@@ -240,12 +240,11 @@ def test_widened():
 def test_only_points_with_labels_are_learned_from_behind_those_that_are_remembered():
     model = NeighbourModel(5, 4, NeighbourSettings())
     part = Part(matrix([{0}, set(), {1, 3}], 4), X=csr_array(np.eye(3, 5, dtype=np.float32)))
-    first = model.learned_part(part)
+    first = model.learned_part(part, None)
     assert first.Y.toarray().tolist() == [[1, 0, 0, 0], [0, 1, 0, 1]]
     assert first.X.toarray().tolist() == np.eye(3, 5)[[0, 2]].tolist()
     memory = remembered()
-    model.memory = memory
-    both = model.learned_part(part)
+    both = model.learned_part(part, memory)
     assert both.Y.shape == (6, 4)
     assert np.array_equal(both.Y.toarray()[:4, :3], memory.Y.toarray())
     assert np.array_equal(both.X.toarray()[4:], np.eye(3, 5)[[0, 2]])
@@ -258,15 +257,6 @@ def test_nearness_is_the_mean_distance_to_the_nearest_other_point():
     assert model.nearness(vectors) == pytest.approx(2**0.5)
     assert model.nearness(torch.tensor([[0.6, 0.8]])) == pytest.approx(0.4**0.5)  # 2 - 2 · 0.8
     assert model.nearness(torch.tensor([[0.6, 0.8], [-1.0, 0.0]])) == pytest.approx((0.4**0.5 + 2**0.5) / 2)
-
-
-@pytest.mark.parametrize("most", [1, 3, 10, 20])
-def test_some_rows(most):
-    part = Part(csr_array(np.eye(10, dtype=np.float32)), X=csr_array(np.eye(10, dtype=np.float32)))
-    some = some_rows(part, most, np.random.default_rng(0))
-    assert len(some) == min(most, 10)
-    assert len(set(some.Y.indices.tolist())) == len(some)
-    assert np.array_equal(some.X.indices, some.Y.indices)
 
 
 # --- How the vote is chosen -------------------------------------------------------------------------------------------
@@ -323,11 +313,11 @@ def test_the_chosen_vote_is_the_best_on_validation(tagger, data):
             options[count, power] = values["P@1"] + values["P@3"] + values["P@5"]
     assert len(set(options.values())) > 3
     chosen = chosen_vote(learner, NeighbourSettings(), validation)
-    assert options[chosen.neighbours, chosen.sharpness] == pytest.approx(max(options.values()))
+    assert options[chosen] == pytest.approx(max(options.values()))
     half = chosen_vote(learner, NeighbourSettings(neighbours=40), validation)
     best = max(value for (count, _), value in options.items() if count == 40)
-    assert half.neighbours == 40
-    assert options[40, half.sharpness] == pytest.approx(best)
+    assert half[0] == 40
+    assert options[half] == pytest.approx(best)
 
 
 def test_a_vote_that_is_told_is_taken(model, data):

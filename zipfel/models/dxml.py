@@ -180,7 +180,7 @@ def given_vectors(path: Path, labels: int, dimension: int) -> NDArray[np.float32
         raise DataError(f"cannot be read as label vectors (.npy): {error}", path) from None
     if found.shape != (labels, dimension) or found.dtype.kind != "f":
         raise DataError(f"expected numbers [{labels} labels, {dimension}]; found {found.dtype} {found.shape}", path)
-    if not (np.abs(found) < 1e30).all():
+    if not (np.abs(found.astype(np.float64)) < 1e30).all():
         raise DataError("label vectors must be finite, and no larger than 1e30", path)
     return np.asarray(found, dtype=np.float32)
 

@@ -167,16 +167,18 @@ class Vote:
 
     def scores(self, ids: Tensor, cosines: Tensor) -> csr_array:
         """Return the share of the vote that each label gets, [B, L]."""
+        points, count = ids.shape
+        if not count:
+            return csr_array((points, self.memory.Y.shape[1]), dtype=np.float32)
         near = cosines.double().clamp_min(0)
         near /= near.amax(dim=1, keepdim=True).clamp_min(1e-12)  # else a high power of small cosines comes to nothing
         weights = near.pow(self.sharpness) * ((ids >= 0) & (cosines > 0))  # [B, K]
         weights /= weights.sum(dim=1, keepdim=True).clamp_min(1e-300)
-        points, count = ids.shape
-        pointers = np.arange(0, points * count + 1, count) if count else np.zeros(points + 1, dtype=np.int64)
+        pointers = np.arange(0, points * count + 1, count)
         flat = (weights.float().numpy().ravel(), ids.clamp_min(0).numpy().ravel(), pointers)
         votes = csr_array(csr_array(flat, shape=(points, len(self.memory.vectors))) @ self.memory.Y)
         votes.eliminate_zeros()
-        votes.data = UNVOTED + (1 - UNVOTED) * np.minimum(votes.data, 1)  # above all that nobody votes for
+        np.clip(votes.data, UNVOTED, 1, out=votes.data)  # not below what nobody votes for, nor by rounding above 1
         return votes
 
 
