@@ -1,0 +1,105 @@
+"""Tables of the ledgers of MNN and DXML: `python -m benchmarks.neighbour_tables DATA [TABLE ...]`.
+
+splits: ten random splits of train and test together, of the sizes that the data set has, both models.  decoders: MNN's
+two.  linear: DXML with and without its ReLU, and without the linear path.  partial: half of train and the other half by
+`partial_fit`, against a fit of the whole. Judged on test. One JSON line a row; the points that have only tail labels
+are judged apart.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from typing import Any
+
+import numpy as np
+from scipy.sparse import vstack
+
+from benchmarks.record import record
+from zipfel.data.dataset import Dataset, Part
+from zipfel.data.formats import read
+from zipfel.data.text import featurized
+from zipfel.evaluate import evaluate
+from zipfel.tagger import Tagger
+
+NAMES = ("P@1", "P@3", "P@5", "PSP@1", "PSP@5")
+
+
+def figures(dataset: Dataset, tagger: Tagger) -> dict[str, float]:
+    """Return the figures of test, and of its points that have only tail labels."""
+    assert dataset.test is not None
+    report = evaluate(tagger.rank(dataset.test.X, 5, dataset.test.filtered), dataset)
+    tail = {f"tail {name}": report.only_tail.get(name, float("nan")) for name in ("P@1", "P@5")}
+    found = {name: report.values[name] for name in NAMES} | tail
+    return {name: round(value, 2) for name, value in found.items()} | {"tail points": report.only_tail_points}
+
+
+def fitted(dataset: Dataset, model: str, seed: int = 0, **settings: Any) -> Tagger:
+    """Return a tagger of the default preset, but for these settings."""
+    return Tagger(model, settings=settings, seed=seed).fit_dataset(dataset)
+
+
+def resplit(dataset: Dataset, seed: int) -> Dataset:
+    """Return train and test of the same sizes, drawn anew from both."""
+    assert dataset.test is not None
+    X = vstack([dataset.train.X, dataset.test.X], format="csr")
+    Y = vstack([dataset.train.Y, dataset.test.Y], format="csr")
+    order = np.random.default_rng(seed).permutation(X.shape[0])
+    train, test = np.sort(order[: len(dataset.train)]), np.sort(order[len(dataset.train) :])
+    return Dataset(Part(Y[train], X=X[train]), test=Part(Y[test], X=X[test]), name=dataset.name)
+
+
+def told(dataset: Dataset, table: str, row: str, values: dict[str, Any]) -> None:
+    """Write down a row of a table."""
+    record("neighbour_tables", {"data": dataset.name, "table": table, "row": row, **values}, 0, ("torch",))
+    sys.stdout.flush()
+
+
+def splits(dataset: Dataset) -> None:
+    """Ten random splits, as the papers have them."""
+    for model in ("mnn", "dxml"):
+        found = [figures(part, fitted(part, model)) for part in (resplit(dataset, seed) for seed in range(10))]
+        means = {name: round(statistics.mean(row[name] for row in found), 2) for name in NAMES}
+        told(dataset, "splits", model, means | {"P@1 sd": round(statistics.stdev(r["P@1"] for r in found), 2)})
+
+
+def decoders(dataset: Dataset) -> None:
+    """MNN's two ways to tag."""
+    for decoder in ("neighbours", "labels"):
+        told(dataset, "decoders", decoder, figures(dataset, fitted(dataset, "mnn", decoder=decoder)))
+
+
+def linear(dataset: Dataset) -> None:
+    """DXML's Fig. 2: non-linear against linear, each with and without the linear path beside."""
+    for nonlinear in (True, False):
+        for straight in (True, False):
+            tagger = fitted(dataset, "dxml", nonlinear=nonlinear, straight=straight)
+            told(dataset, "linear", f"nonlinear={nonlinear} straight={straight}", figures(dataset, tagger))
+
+
+def partial(dataset: Dataset) -> None:
+    """Half of train, then the other half without learning, against the whole."""
+    train, half = dataset.train, len(dataset.train) // 2
+    order = np.random.default_rng(0).permutation(len(train))
+    first, second = train.take(np.sort(order[:half])), train.take(np.sort(order[half:]))
+    for model in ("mnn", "dxml"):
+        start = Dataset(first, test=dataset.test, name=dataset.name)
+        tagger = fitted(start, model)
+        told(dataset, "partial", f"{model}, half", figures(dataset, tagger))
+        tagger.partial_fit(second.X, second.Y)
+        drift = {"drift": round(float(tagger.drift_), 3)}
+        told(dataset, "partial", f"{model}, half and partial_fit", figures(dataset, tagger) | drift)
+        told(dataset, "partial", f"{model}, whole", figures(dataset, fitted(dataset, model)))
+
+
+TABLES = {"splits": splits, "decoders": decoders, "linear": linear, "partial": partial}
+
+
+def main(words: list[str]) -> None:
+    dataset = featurized(read(words[0]))
+    for name in words[1:] or TABLES:
+        TABLES[name](dataset)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
