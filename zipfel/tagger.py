@@ -56,9 +56,9 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     """Tags texts, or rows of sparse features, with labels.
 
     model: one of MODELS.  preset: "default", "fast" or "paper".  settings: what differs from the preset, by name.
-    text: how texts become features (`TextSettings`), by name.  validation: share of the points that decides when to
-    stop.  warm_start: a further `fit` goes on from the weights that are there, with the settings they were made with;
-    labels it has not seen are added.
+    text: how texts become features (`TextSettings`), by name.  validation: share of the points that decides on what is
+    left open, such as when to stop; None is the model's usual share.  warm_start: a further `fit` goes on from the
+    weights that are there, with the settings they were made with; labels it has not seen are added.
 
     >>> tagger = Tagger("glas", settings={"epochs": 20, "dimension": 16}, text={"min_count": 1}, validation=0)
     >>> texts, tags = ["red apple", "green pear", "fast car", "slow car"], [["fruit"], ["fruit"], ["car"], ["car"]]
@@ -73,7 +73,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         preset: str = "default",
         settings: Mapping[str, Any] | None = None,
         text: Mapping[str, Any] | None = None,
-        validation: float = 0.05,
+        validation: float | None = None,
         warm_start: bool = False,
         device: str = "auto",
         seed: int = 0,
@@ -150,9 +150,10 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def _parts(self, dataset: Dataset) -> tuple[Part, Part | None, Part | None]:
         """Return points to learn from, those that decide on what is left open, and both where the second was cut."""
-        if dataset.validation is not None or not self.validation or len(dataset.train) < 100:
+        share = self.model_.held_out if self.validation is None else self.validation
+        if dataset.validation is not None or not share or len(dataset.train) < 100:
             return dataset.train, dataset.validation, None
-        stay, held = split_rows(dataset.train, self.validation, self.seed)
+        stay, held = split_rows(dataset.train, share, self.seed)
         return dataset.train.take(stay), dataset.train.take(held), dataset.train
 
     def _continued(self, dataset: Dataset) -> Dataset:

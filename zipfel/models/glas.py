@@ -105,6 +105,8 @@ class Embedding(nn.Module):
 class Glas(nn.Module):
     """The embedding φ, a vector for each label, and for softmax and logistic a scale and an offset of cosines."""
 
+    held_out = 0.05  # of train, for validation; it is not learned from
+
     def __init__(self, features: int, labels: int, settings: GlasSettings, generator: torch.Generator) -> None:
         super().__init__()
         self.settings, self.features = settings, features

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -228,6 +229,7 @@ class NeighbourModel(nn.Module):
     """
 
     name: ClassVar[str]  # of the stage that learns
+    held_out = 0.2  # of train, to choose the vote on; it is given back
     encoder: nn.Module
     remembers = True
 
@@ -328,12 +330,12 @@ class NeighbourModel(nn.Module):
         usual, here = self.nearness(self.memory.vectors[:: max(1, len(self.memory) // 1000)]), self.nearness(vectors)
         self.memory = self.memory.grown(vectors, part)
         self.index.add(vectors, self.settings.deterministic)
-        return here / max(usual, 1e-12)
+        return 1.0 if here == usual else here / usual if usual else math.inf
 
     def nearness(self, vectors: Tensor) -> float:
         """Return the mean distance of vectors to the nearest remembered point other than an equal one."""
         assert self.memory is not None
-        found = ExactIndex(self.memory.vectors).search(vectors, 8)
+        found = ExactIndex(self.memory.vectors).search(vectors, 64)  # more than a point has copies, mostly
         distances = (2 - 2 * found.scores).clamp_min(0).sqrt()
         apart = distances.masked_fill(distances < 1e-3, torch.inf).amin(dim=1)
         return float(apart[apart.isfinite()].mean()) if apart.isfinite().any() else 0.0
