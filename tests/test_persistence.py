@@ -25,7 +25,7 @@ TAGS = [["fruit", "red"], ["fruit"], ["car"], ["car"], ["car", "red"], ["fruit"]
 
 @pytest.fixture(scope="module")
 def tagger() -> Tagger:
-    settings = {"dimension": 8, "epochs": 3}
+    settings = {"dimension": 8, "epochs": 3, "steps": 1}
     return Tagger("glas", settings=settings, text={"min_count": 1}, device="cpu").fit(TEXTS, TAGS)
 
 

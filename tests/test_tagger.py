@@ -85,6 +85,25 @@ def test_tags_come_best_first_with_scores_from_0_to_1(tagger):
         assert len({tag.label for tag in row}) == 3
 
 
+def test_a_text_of_ten_megabytes_is_tagged():
+    tagger = made().fit(TEXTS, TAGS)
+    piece = TEXTS[0] + " "
+    long = piece * (10_000_000 // len(piece))
+    assert tagger.predict([long], k=1)[0][0].label == tagger.predict([piece * 50], k=1)[0][0].label
+
+
+@pytest.mark.parametrize(("features", "relu"), [(63, True), (64, False), (1000, False)])
+def test_an_open_nonlinearity_follows_the_features(features, relu):
+    assert settings_of("glas", changes={"dimension": 16}).has_relu(features) is relu
+    assert settings_of("glas", changes={"dimension": 16, "nonlinear": True}).has_relu(features)
+    assert not settings_of("glas", changes={"dimension": 16, "nonlinear": False}).has_relu(features)
+
+
+def test_small_data_gets_enough_steps():
+    tagger = made(settings={"dimension": 8, "epochs": 1, "steps": 50, "batch": 6}, validation=0).fit(TEXTS, TAGS)
+    assert tagger.outcome_.epochs == -(-50 * 6 // len(TEXTS))
+
+
 @pytest.mark.parametrize("loss", ["margin", "softmax", "logistic"])
 def test_every_loss_gives_scores_from_0_to_1(loss):
     tagger = made(settings={**SMALL, "loss": loss}).fit(TEXTS, TAGS)
