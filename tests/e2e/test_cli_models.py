@@ -100,7 +100,7 @@ def test_verify_finds_a_changed_file(zipfel_command, trained):
             ["train", "{data}", "--out", "{tmp}/x", "--set", "epoch=1"],
             "unknown setting 'epoch'; did you mean 'epochs'?",
         ),
-        (["train", "{data}", "--out", "{tmp}/x", "--set", "epochs"], "--set takes key=value; found 'epochs'"),
+        (["train", "{data}", "--out", "{tmp}/x", "--set", "epochs"], "expected key=value, found 'epochs'"),
         (["train", "{data}", "--out", "{tmp}/x", "--preset", "papr"], "unknown preset 'papr'; did you mean 'paper'?"),
         (["train", "{data}", "--out", "{tmp}/x", "--device", "gpu"], "unknown device 'gpu'"),
         (["evaluate", "{data}"], "evaluate takes MODEL DATA, or DATA --predictions FILE"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -487,3 +489,28 @@ def test_more_probes_find_more(model, data):
     )
     assert few < all_of_them
     assert all_of_them == pytest.approx(1)
+
+
+# --- Ctrl-C -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("round", [1, 2])
+def test_ctrl_c_ends_training_with_what_the_first_round_learned(model, data, monkeypatch, round):
+    """In the first round nothing is learned again; in the second the weights and the points of the first stay."""
+    module = import_module(f"zipfel.models.{model}")
+    calls, trained = [], module.train
+
+    def stopped(run, stage, net, points, objective, schedule):
+        calls.append((stage, points))
+        outcome = trained(run, stage, net, points, objective, schedule)
+        if len(calls) == 1:
+            calls.append({name: value.clone() for name, value in net.state_dict().items()})
+        return replace(outcome, interrupted=len([c for c in calls if isinstance(c, tuple)]) == round)
+
+    monkeypatch.setattr(module, "train", stopped)
+    tagger = fitted(model, data)
+    assert tagger.outcome_.interrupted
+    assert [call[0] for call in calls if isinstance(call, tuple)] == [model, f"{model}-whole"][:round]
+    assert all(torch.equal(value, calls[1][name]) for name, value in tagger.model_.state_dict().items())
+    assert len(tagger.model_.memory) == calls[0][1]
+    assert tagger.rank(data.test.X, 3).ids.shape == (len(data.test), 3)

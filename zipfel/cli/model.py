@@ -60,7 +60,7 @@ def train(
     from zipfel.training.run import Run
 
     chosen_device(device)  # what is wrong with it is told before the data is read
-    changes = {**(config.read_toml(config_file) if config_file else {}), **dict(map(_pair, set or []))}
+    changes = {**(config.read_toml(config_file) if config_file else {}), **config.words_of(set or [])}
     settings = settings_of(model, preset, changes)
     dataset = data.load(source, format, columns, preparation)
     tagger = Tagger(model, preset, dataclasses.asdict(settings), dataclasses.asdict(text), device=device,
@@ -78,13 +78,6 @@ def train(
     )
     ended = "stopped early" if outcome.interrupted else "trained"
     console.print(f"{escape(str(out))}: {ended} in {span(outcome.seconds)}{best}", soft_wrap=True)
-
-
-def _pair(word: str) -> tuple[str, str]:
-    key, equals, value = word.partition("=")
-    if not equals:
-        raise ConfigError(f"--set takes key=value; found {word!r}")
-    return key.strip(), value.strip()
 
 
 def _fingerprint(dataset: Dataset) -> str:

@@ -106,6 +106,11 @@ class Cosine:
         return ranking_of(Shortlist(shortlist.ids, self.score(products)), k)
 
 
+def half_cosine(cosines: Tensor) -> Tensor:
+    """Return scores in [0, 1], in the order of the cosines."""
+    return ((1 + cosines) / 2).clamp(0, 1)
+
+
 def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:
     """Return the inner products of each query with the vectors of its own ids, [B, W], the same whatever the batch.
 

@@ -23,7 +23,7 @@ from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index.exact import ExactIndex
 from zipfel.labelspace.graph import Mean, adjacency, cooccurrence
-from zipfel.models.base import Cosine, Learner, share_right
+from zipfel.models.base import Cosine, Learner, half_cosine, share_right
 from zipfel.negatives import hardest, holds, sampled_positives
 from zipfel.nn import losses, regularizers
 from zipfel.nn.encoders import NormedLinear, Table, keep_features, unique_ids
@@ -196,7 +196,7 @@ class Glas(nn.Module):
     def score(self, cosines: Tensor) -> Tensor:
         """Return scores in [0, 1], in the order of the cosines."""
         if self.settings.loss == "margin":
-            return ((1 + cosines) / 2).clamp(0, 1)
+            return half_cosine(cosines)
         # In float32 the last bit depends on the place in the batch: torch has one sigmoid for eight numbers at a time,
         # and another for what is left over.
         return torch.sigmoid((self.scale * cosines + self.offset).double()).float()

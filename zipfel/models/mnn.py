@@ -21,7 +21,7 @@ from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index.exact import ExactIndex
-from zipfel.models.base import Cosine, Learner
+from zipfel.models.base import Cosine, Learner, half_cosine
 from zipfel.models.neighbours import NeighbourModel, NeighbourSettings
 from zipfel.nn import losses
 from zipfel.nn.encoders import AveragingNetwork, Table
@@ -120,11 +120,6 @@ class Mnn(NeighbourModel):
         more = Table(count, width, generator, scale=width**-0.5).rows.to(self.device())
         rows = torch.cat([self.labels.table.rows.detach(), more])
         self.labels.table.rows = nn.Parameter(rows, requires_grad=False)
-
-
-def half_cosine(cosines: Tensor) -> Tensor:
-    """Return scores in [0, 1], in the order of the cosines."""
-    return ((1 + cosines) / 2).clamp(0, 1)
 
 
 def usual_negatives(own: Bags) -> int:

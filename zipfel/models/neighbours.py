@@ -252,7 +252,8 @@ class NeighbourModel(nn.Module):
         """Learn, remember the points, choose how they vote on `validation`; then learn again, from `whole`.
 
         whole: the points of which `validation` is a part, where it was cut from them: for a vote of points, what was
-        held out is missed. Validation decides on the vote only: which epoch is best is lost in its noise.
+        held out is missed. Validation decides on the vote only: which epoch is best is lost in its noise. Ctrl-C in the
+        second round leaves what the first one learned.
         """
         older, open_vote = self.memory, self.settings.neighbours is None or self.settings.sharpness is None
         if whole is not None and not open_vote:
@@ -262,11 +263,15 @@ class NeighbourModel(nn.Module):
             self.voters, self.sharpness = chosen_vote(self.learner(), self.settings, validation)
         if validation is not None:
             outcome = replace(outcome, best=share_right(self.learner(), validation))
-        if whole is None or validation is None:
+        if whole is None or validation is None or outcome.interrupted:
             return outcome
+        first = {name: value.clone() for name, value in self.state_dict().items()}, self.memory, self.index
         if older is None:
             self.start(run.generator("start"))
         again = self._remembered(self.learned_part(whole, older), run, f"{self.name}-whole")
+        if again.interrupted:
+            self.load_state_dict(first[0])
+            self.memory, self.index = first[1:]
         return replace(again, best=outcome.best, seconds=outcome.seconds + again.seconds)
 
     def _remembered(self, part: Part, run: Run, stage: str) -> Outcome:
