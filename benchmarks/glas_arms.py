@@ -24,6 +24,7 @@ from zipfel.data.formats import read
 from zipfel.data.splits import hold_out
 from zipfel.data.text import featurized
 from zipfel.evaluate import evaluate
+from zipfel.models.base import Lesson
 from zipfel.models.glas import Glas, GlasSettings
 from zipfel.training.run import Run
 
@@ -52,7 +53,7 @@ def judged(path: str, settings: GlasSettings, seed: int, parts: tuple[str, ...])
     torch.set_num_threads(1)
     dataset, run = loaded(path), Run(seed=seed)
     model = Glas(dataset.sizes.features, dataset.sizes.labels, settings, run.generator("start"))
-    model.to("cuda" if torch.cuda.is_available() else "cpu").fit(dataset.train, run, dataset.validation)
+    model.to("cuda" if torch.cuda.is_available() else "cpu").fit(Lesson(dataset.train, dataset.validation), run)
     learner, found = model.learner(), {}
     for name in parts:
         part = dataset.parts[name]

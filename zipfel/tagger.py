@@ -19,6 +19,7 @@ from zipfel.data.dataset import Dataset, Part, Texts
 from zipfel.data.splits import split_rows
 from zipfel.data.text import TextFeatures, TextSettings
 from zipfel.errors import ConfigError, DataError, did_you_mean
+from zipfel.models.base import Lesson
 from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome
 from zipfel.types import Ranking
@@ -95,10 +96,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         else:
             self._start(dataset)
             dataset = self._featured(dataset)
-        train, validation, whole = self._parts(dataset)
         self.model_.to(device)
-        self.model_.label_names = self.classes_
-        self.outcome_ = self.model_.fit(train, run or Run(seed=self.seed), validation, whole)
+        self.outcome_ = self.model_.fit(self._lesson(dataset), run or Run(seed=self.seed))
         self.learner_ = self.model_.learner()
         return self
 
@@ -148,13 +147,16 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if features != self.model_.features:
             raise DataError(f"points have {features} features, and the model was fitted on {self.model_.features}")
 
-    def _parts(self, dataset: Dataset) -> tuple[Part, Part | None, Part | None]:
-        """Return points to learn from, those that decide on what is left open, and both where the second was cut."""
+    def _lesson(self, dataset: Dataset) -> Lesson:
+        """Return what the model learns from; where there is no validation part, a share of train becomes one."""
+        lesson = Lesson(dataset.train, dataset.validation, None, self.classes_, dataset.Z, dataset.feature_names,
+                        dataset.propensity)  # fmt: skip
         share = self.model_.held_out if self.validation is None else self.validation
         if dataset.validation is not None or not share or len(dataset.train) < 100:
-            return dataset.train, dataset.validation, None
+            return lesson
         stay, held = split_rows(dataset.train, share, self.seed)
-        return dataset.train.take(stay), dataset.train.take(held), dataset.train
+        parts = {"train": dataset.train.take(stay), "validation": dataset.train.take(held), "whole": dataset.train}
+        return dataclasses.replace(lesson, **parts)
 
     def _continued(self, dataset: Dataset) -> Dataset:
         """Return the data set with this tagger's labels first, and add those that it has not seen."""

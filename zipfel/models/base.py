@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -12,14 +14,33 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from zipfel.data.batches import bags
-from zipfel.data.dataset import Part
+from zipfel.data.dataset import Part, Propensity
 from zipfel.index import Index, recall
 from zipfel.index.exact import ExactIndex
 from zipfel.training.machine import keep_freed_memory
 from zipfel.types import Ranking, Shortlist
 
 BATCH = 1024
+CHUNK = 1 << 26  # numbers gathered at a time on a GPU
 SPARE = 8  # candidates beyond k: what differs in the index may tie as a score, and ties go to the lower id
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a model learns from.
+
+    validation: points that decide on what is left open.  whole: train and validation together, where the second was cut
+    from the first.  label_names: for files that name labels.  Z: [labels, features], texts of labels as features.
+    terms: names of the features, where they are words.
+    """
+
+    train: Part
+    validation: Part | None = None
+    whole: Part | None = None
+    label_names: Sequence[str] | None = None
+    Z: csr_array | None = None
+    terms: Sequence[str] | None = None
+    propensity: Propensity = Propensity()
 
 
 class Classifier(Protocol):
@@ -81,6 +102,12 @@ def most_filtered(filtered: csr_array | None) -> int:
     return 0 if filtered is None else int(np.diff(filtered.indptr).max(initial=0))
 
 
+def labelled(part: Part) -> Part:
+    """Return the points that have labels: the others have nothing to tell."""
+    rows = np.flatnonzero(np.diff(part.Y.indptr))
+    return part if len(rows) == len(part) else part.take(rows)
+
+
 def share_right(learner: Learner, part: Part) -> float:
     """Return P@1 as a share: how often the first label is right."""
     best = learner.rank(part.X, 1, part.filtered).ids[:, 0]
@@ -114,14 +141,28 @@ def half_cosine(cosines: Tensor) -> Tensor:
 def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:
     """Return the inner products of each query with the vectors of its own ids, [B, W], the same whatever the batch.
 
-    A few rows at a time, so that what is gathered stays in the cache.
+    On a CPU as a product of which only these places are worked out: nothing is gathered, which is 5 × as fast, and each
+    place is one sum in one order. On a GPU a chunk is gathered at a time.
     """
-    step = len(ids) if queries.is_cuda else 128
-    parts = [
-        (vectors[ids[start : start + step]] * queries[start : start + step, None]).sum(dim=2)
-        for start in range(0, len(ids), max(step, 1))
-    ]
-    return torch.cat(parts) if parts else queries.new_empty(ids.shape)
+    if queries.is_cuda:
+        step = max(1, CHUNK // max(1, ids.shape[1] * vectors.shape[1]))
+        starts = range(0, len(ids), step)
+        parts = [(vectors[ids[s : s + step]] * queries[s : s + step, None]).sum(dim=2) for s in starts]
+        return torch.cat(parts) if parts else queries.new_empty(ids.shape)
+    if not ids.numel():
+        return queries.new_empty(ids.shape)
+    _no_beta_warning()
+    pointers = torch.arange(0, ids.numel() + 1, ids.shape[1])
+    wanted = torch.sparse_csr_tensor(pointers, ids.flatten(), torch.zeros(ids.numel()), (len(ids), len(vectors)))
+    return torch.sparse.sampled_addmm(wanted, queries, vectors.T, beta=0).values().view(ids.shape)
+
+
+@cache
+def _no_beta_warning() -> None:
+    """Let torch say once, unheard, that its sparse matrices may change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor(torch.tensor([0, 0]), torch.tensor([], dtype=torch.long), torch.tensor([]), (1, 1))
 
 
 def ranking_of(shortlist: Shortlist, k: int) -> Ranking:

@@ -23,7 +23,7 @@ from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index.exact import ExactIndex
 from zipfel.labelspace.graph import Mean, adjacency, cooccurrence
-from zipfel.models.base import Cosine, Learner, half_cosine, share_right
+from zipfel.models.base import Cosine, Learner, Lesson, half_cosine, labelled, share_right
 from zipfel.negatives import hardest, holds, sampled_positives
 from zipfel.nn import losses, regularizers
 from zipfel.nn.encoders import NormedLinear, Table, keep_features, unique_ids
@@ -119,12 +119,11 @@ class Glas(nn.Module):
 
     # --- Algorithm 2 -------------------------------------------------------------------------------------------------
 
-    def fit(self, train_part: Part, run: Run, validation: Part | None = None, whole: Part | None = None) -> Outcome:
-        """Learn from the points of train; the epoch that is best by P@1 on `validation` stays."""
-        settings = self.settings
+    def fit(self, lesson: Lesson, run: Run) -> Outcome:
+        """Learn from the points of train; the epoch that is best by P@1 on validation stays."""
+        settings, validation = self.settings, lesson.validation
         self._unfold()
-        labelled = np.flatnonzero(np.diff(train_part.Y.indptr))  # a point without labels teaches nothing here
-        train_part = train_part if len(labelled) == len(train_part) else train_part.take(labelled)
+        train_part = labelled(lesson.train)
         self.A = cooccurrence(train_part.Y)  # of the whole of train, not of a batch
         batch = max(1, min(settings.batch, len(train_part) // 10))
         epochs = max(settings.epochs, math.ceil(settings.steps * batch / len(train_part)))

@@ -22,7 +22,9 @@ from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index import Index, Kind, build_index, load_index
 from zipfel.index.exact import SLACK, ExactIndex, largest
-from zipfel.models.base import BATCH, SPARE, Learner, most_filtered, ranking_of, row_products, share_right
+from zipfel.models.base import (
+    BATCH, SPARE, Learner, Lesson, labelled, most_filtered, ranking_of, row_products, share_right,
+)  # fmt: skip
 from zipfel.nn.encoders import Table
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome
@@ -40,7 +42,7 @@ class NeighbourSettings:
 
     usual_dimension: ClassVar[int]
     dimension: int | None = setting(
-        None, "width of the vectors of points; none: the usual one, at most half the features"
+        None, "width of the vectors of points; none: the usual one, at most a third of the features"
     )
     neighbours: int | None = setting(None, "points that vote; none: chosen on validation")
     sharpness: float | None = setting(None, "power of the cosine that a vote weighs; none: chosen on validation")
@@ -61,9 +63,9 @@ class NeighbourSettings:
     def width(self, features: int) -> int:
         """Return the width of vectors of points with that many features: as set, or the usual one.
 
-        Half the features is enough where they are few, and a search costs as much as vectors are wide.
+        A third of the features is enough where they are few, and a search costs as much as vectors are wide.
         """
-        return self.dimension or max(16, min(self.usual_dimension, features // 2))
+        return self.dimension or max(16, min(self.usual_dimension, features // 3))
 
     def built(self, vectors: Tensor, seed: int) -> Index:
         """Return the index of vectors that these settings ask for."""
@@ -248,13 +250,14 @@ class NeighbourModel(nn.Module):
 
     # --- Learning ----------------------------------------------------------------------------------------------------
 
-    def fit(self, train_part: Part, run: Run, validation: Part | None = None, whole: Part | None = None) -> Outcome:
-        """Learn, remember the points, choose how they vote on `validation`; then learn again, from `whole`.
+    def fit(self, lesson: Lesson, run: Run) -> Outcome:
+        """Learn, remember the points, choose how they vote on validation; then learn again, from the whole of train.
 
-        whole: the points of which `validation` is a part, where it was cut from them: for a vote of points, what was
-        held out is missed. Validation decides on the vote only: which epoch is best is lost in its noise. Ctrl-C in the
-        second round leaves what the first one learned.
+        For a vote of points, what was held out is missed. Validation decides on the vote only: which epoch is best is
+        lost in its noise. Ctrl-C in the second round leaves what the first one learned.
         """
+        train_part, validation, whole = lesson.train, lesson.validation, lesson.whole
+        self.label_names = lesson.label_names
         older, open_vote = self.memory, self.settings.neighbours is None or self.settings.sharpness is None
         if whole is not None and not open_vote:
             train_part, whole = whole, None
@@ -367,12 +370,6 @@ class NeighbourModel(nn.Module):
         self.index = load_index(self.settings.index, index, self.memory.vectors)
         self.voters, self.sharpness = int(serve["vote"][0]), float(serve["vote"][1])
         self.eval()
-
-
-def labelled(part: Part) -> Part:
-    """Return the points that have labels: the others have nothing to tell."""
-    rows = np.flatnonzero(np.diff(part.Y.indptr))
-    return part if len(rows) == len(part) else part.take(rows)
 
 
 def chosen_vote(learner: Learner, settings: NeighbourSettings, validation: Part) -> tuple[int, float]:

@@ -59,3 +59,14 @@ def smooth_l1(found: Tensor, wanted: Tensor) -> Tensor:
     h(a, b) = ½ (a − b)² where |a − b| ≤ 1, else |a − b| − ½.  found, wanted: [B, D].
     """
     return F.smooth_l1_loss(found, wanted, reduction="none").sum(dim=1).mean()
+
+
+def log_distance(points: Tensor, labels: Tensor, offsets: Tensor, places: Tensor) -> Tensor:
+    """Distance of points to their labels, LightDXML Eq. (2): mean over points of Σ_j ln(1 + ‖x_i − ẑ_j‖²).
+
+    points: [B, D].  labels: [U, D].  offsets [B + 1], places [T]: the labels of point i are
+    `labels[places[offsets[i]:offsets[i + 1]]]`.
+    """
+    owners = torch.arange(len(points), device=points.device).repeat_interleave(offsets.diff())  # [T]
+    squares = (points[owners] - labels[places]).square().sum(dim=1)  # [T]
+    return squares.log1p().sum() / len(points)

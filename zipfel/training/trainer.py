@@ -67,9 +67,12 @@ class Outcome:
 
 def train(
     run: Run, stage: str, module: nn.Module, points: int, objective: Objective, schedule: Schedule,
-    validate: Callable[[], float] | None = None,
+    validate: Callable[[], float] | None = None, turn: Callable[[int], None] | None = None,
 ) -> Outcome:  # fmt: skip
     """Let `module` learn, and leave it with its best weights (its last, where nothing is validated).
+
+    turn: what happens between epochs, with one optimiser and one schedule for all of them. It is called with the number
+    of epochs that are done: before the first, after each (before it is validated), and where a stopped stage goes on.
 
     A stage that is done is loaded; one that was stopped goes on at its last checkpoint, with the same draws. Ctrl-C
     ends it early, with the best weights so far.
@@ -81,9 +84,10 @@ def train(
         module.eval()
         run.forget(f"{stage}.checkpoint")  # where the run was killed just before that
         return Outcome(**done[1])
-    learner = _Learner(run, stage, module, points, objective, schedule, validate)
+    learner = _Learner(run, stage, module, points, objective, schedule, validate, turn)
     learner.resume()
     try:
+        learner.turn(learner.place.epoch)
         learner.learn()
     except KeyboardInterrupt:
         return learner.finish(interrupted=True)
@@ -95,10 +99,11 @@ class _Learner:
 
     def __init__(
         self, run: Run, stage: str, module: nn.Module, points: int, objective: Objective, schedule: Schedule,
-        validate: Callable[[], float] | None,
+        validate: Callable[[], float] | None, turn: Callable[[int], None] | None,
     ) -> None:  # fmt: skip
         self.run, self.stage, self.module, self.points = run, stage, module, points
         self.objective, self.schedule, self.validate = objective, schedule, validate
+        self.turn = turn or (lambda epochs: None)
         kinds: dict[str, type[Adam | Sgd]] = {"adam": Adam, "sgd": Sgd}
         self.optimiser: Optimiser = kinds[schedule.optimiser](module, schedule.rate, clip=schedule.clip)
         self._forget_gradients()
@@ -164,6 +169,7 @@ class _Learner:
         return {name: float(total) / self.summed for name, total in self.sums.items()}
 
     def _end_epoch(self, epoch: int) -> None:
+        self.turn(epoch + 1)
         score = None
         if self.validate is not None:
             self.module.eval()
