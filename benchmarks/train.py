@@ -20,7 +20,7 @@ from zipfel.data.dataset import Dataset
 from zipfel.data.formats import read
 from zipfel.data.text import featurized
 from zipfel.evaluate import evaluate
-from zipfel.tagger import Tagger, chosen_device
+from zipfel.tagger import Tagger, chosen_device, settings_of
 
 NAMES = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "seconds", "ms a point")
 
@@ -43,7 +43,8 @@ def main(words: list[str]) -> None:
     seeds = [int(seed) for seed in changes.pop("seeds", "0,1,2").split(",")]
     device = str(chosen_device(changes.pop("device", "auto")))
     dataset = featurized(read(path))
-    dataset = dataset.with_parts(lambda part: dataclasses.replace(part, texts=None), label_texts=None)
+    if changes.get("tokens", settings_of(model, preset).__dict__.get("tokens")) != "fasttext":  # else texts are used
+        dataset = dataset.with_parts(lambda part: dataclasses.replace(part, texts=None), label_texts=None)
     rows = [judged(dataset, Tagger(model, preset, changes or None, device=device, seed=seed)) for seed in seeds]
     means = {name: round(statistics.mean(row[name] for row in rows), 2) for name in NAMES}
     spread = {f"{name} sd": round(statistics.stdev(row[name] for row in rows), 2) for name in NAMES if len(seeds) > 1}

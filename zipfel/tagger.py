@@ -24,7 +24,7 @@ from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome
 from zipfel.types import Ranking
 
-MODELS = {"glas": "zipfel.models.glas", "mnn": "zipfel.models.mnn", "dxml": "zipfel.models.dxml"}
+MODELS = {name: f"zipfel.models.{name}" for name in ("glas", "mnn", "dxml", "lightdxml")}
 
 
 class Tag(NamedTuple):
@@ -155,8 +155,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if dataset.validation is not None or not share or len(dataset.train) < 100:
             return lesson
         stay, held = split_rows(dataset.train, share, self.seed)
-        parts = {"train": dataset.train.take(stay), "validation": dataset.train.take(held), "whole": dataset.train}
-        return dataclasses.replace(lesson, **parts)
+        train, validation = dataset.train.take(stay), dataset.train.take(held)
+        return dataclasses.replace(lesson, train=train, validation=validation, whole=dataset.train)
 
     def _continued(self, dataset: Dataset) -> Dataset:
         """Return the data set with this tagger's labels first, and add those that it has not seen."""

@@ -26,6 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "glas": {"dimension": 32, "epochs": 8, "steps": 1, "batch": 64, "rate": 0.02},
     "mnn": {"dimension": 32, "epochs": 8, "batch": 64, "rate": 0.01},
     "dxml": {"dimension": 32, "hidden": 64, "epochs": 8, "batch": 64, "rate": 0.01, "keep": 0.8},
+    "lightdxml": {"dimension": 32, "epochs": 8, "steps": 1, "batch": 64, "rate": 0.02, "shortlist": 20},
 }
 
 

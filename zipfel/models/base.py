@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
@@ -18,10 +19,11 @@ from zipfel.data.dataset import Part, Propensity
 from zipfel.index import Index, recall
 from zipfel.index.exact import ExactIndex
 from zipfel.training.machine import keep_freed_memory
-from zipfel.types import Ranking, Shortlist
+from zipfel.types import Ranking, Shortlist, stored
 
 BATCH = 1024
 CHUNK = 1 << 26  # numbers gathered at a time on a GPU
+UNLISTED = 1e-6  # more than a label can score that nothing speaks for but its frequency
 SPARE = 8  # candidates beyond k: what differs in the index may tie as a score, and ties go to the lower id
 
 
@@ -154,7 +156,8 @@ def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:
     _no_beta_warning()
     pointers = torch.arange(0, ids.numel() + 1, ids.shape[1])
     wanted = torch.sparse_csr_tensor(pointers, ids.flatten(), torch.zeros(ids.numel()), (len(ids), len(vectors)))
-    return torch.sparse.sampled_addmm(wanted, queries, vectors.T, beta=0).values().view(ids.shape)
+    found: Tensor = torch.sparse.sampled_addmm(wanted, queries, vectors.T, beta=0).values()
+    return found.view(ids.shape)
 
 
 @cache
@@ -176,3 +179,21 @@ def ranking_of(shortlist: Shortlist, k: int) -> Ranking:
     ranking.scores[:, :width] = best.values[:, :width].numpy()
     ranking.scores[ranking.ids < 0] = -np.inf
     return ranking
+
+
+def likelihoods(counts: NDArray[np.integer]) -> NDArray[np.float32]:
+    """Return scores of labels that nothing speaks for but how many points they have, [L]."""
+    return np.asarray(UNLISTED / 2 * counts / max(int(counts.max(initial=0)), 1), dtype=np.float32)
+
+
+def filled(ids: Tensor, scores: Tensor, prior: NDArray[np.float32], k: int) -> Ranking:
+    """Rank candidates [B, W], of which -1 are none, and behind them the labels with the largest prior [L]."""
+    points, width = ids.shape
+    likely = np.argsort(-prior, kind="stable")[: k + width]  # enough for any row to find k in
+    rows, places = np.nonzero(ids.numpy() >= 0)
+    listed = csr_array((np.ones(len(rows)), (rows, ids.numpy()[rows, places])), shape=(points, len(prior)))
+    there = stored(listed, np.repeat(np.arange(points), len(likely)), np.tile(likely, points))
+    mask = torch.from_numpy(there.reshape(points, len(likely)))
+    more = torch.where(mask, -1, torch.from_numpy(likely))
+    values = torch.where(mask, -torch.inf, torch.from_numpy(prior[likely]))
+    return ranking_of(Shortlist(torch.cat([ids, more], dim=1), torch.cat([scores, values], dim=1)), k)

@@ -68,8 +68,9 @@ class DxmlSettings(NeighbourSettings):
 
 PRESETS: dict[str, DxmlSettings] = {
     "paper": DxmlSettings(
-        dimension=100, straight=False, targets="raw", keep=1.0, dropout=0.5, optimiser="sgd", rate=0.015 * 128, batch=128,
-        epochs=30, sharpness=0, index="ivf", probes=1,  # the loss (3) is a sum over points, ours a mean over a batch
+        dimension=100, straight=False, targets="raw", keep=1.0, dropout=0.5, optimiser="sgd", batch=128,
+        rate=0.015 * 128,  # the loss (3) is a sum over points, ours a mean over a batch
+        epochs=30, sharpness=0, index="ivf", probes=1,
     ),
     "default": DxmlSettings(),
     "fast": DxmlSettings(dimension=200, epochs=10),

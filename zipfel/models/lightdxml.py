@@ -1,8 +1,8 @@
 """LightDXML: labels placed among the points, a one-vs-all classifier on shortlists of near labels, and a cycle of both.
 
 Mishra et al., *Light-weight Deep Extreme Multilabel Classification*, IJCNN 2023. Held next to the paper in
-docs/papers/lightdxml.md, and in its order: Algorithm 1 with features (Sec. IV-A), label encoder (IV-B), shortlists
-(IV-C), classifier (IV-D), the cycle (IV-E), prediction (IV-F).
+docs/papers/lightdxml.md, and in its order: features (Sec. IV-A), label encoder (IV-B), classifier (IV-D), Algorithm 1
+with shortlists (IV-C) and the cycle (IV-E), prediction (IV-F).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,47 +22,65 @@ from torch import Tensor, nn
 from zipfel import metrics
 from zipfel.config import setting
 from zipfel.data.batches import bags
-from zipfel.data.dataset import Part, Propensity
+from zipfel.data.dataset import Part
+from zipfel.data.token_vectors import read_vectors, train_fasttext
 from zipfel.errors import ConfigError
 from zipfel.index import Index, Kind, build_index, load_index
-from zipfel.models.base import BATCH, Learner, Lesson, labelled, most_filtered, ranking_of, row_products, share_right
+from zipfel.models.base import (
+    BATCH,
+    UNLISTED,
+    Learner,
+    Lesson,
+    filled,
+    labelled,
+    likelihoods,
+    most_filtered,
+    ranking_of,
+    row_products,
+    share_right,
+)
 from zipfel.negatives import holds
 from zipfel.nn import losses
+from zipfel.nn.classifiers import OneVsAll
 from zipfel.nn.encoders import Table, keep_features, unique_ids, weighted_sum
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, Schedule, train
-from zipfel.types import Bags, Ranking, Shortlist
+from zipfel.types import Bags, Ranking, Shortlist, stored
+
+EXACT = 20_000  # labels up to which looking at all of them beats a graph
+BETAS = tuple(step / 20 for step in range(21))
+TOLERANCE = 0.3  # of P@1 + P@3 + P@5, in points, that rare labels are worth
 
 
 @dataclass(frozen=True)
 class LightSettings:
     """Settings of LightDXML. Defaults are ours, chosen on validation; the preset `paper` has those of Table V."""
 
-    dimension: int = setting(1024, "width D of the vectors of points and labels")
-    tokens: str = setting("random", "token vectors to start from: random, fasttext (trained on train), a .vec or .bin file")
+    dimension: int = setting(1024, "width D of the vectors of tokens, points and labels")
+    tokens: str = setting("random", "token vectors at the start: random, fasttext (learned from train), or a file")
     relu: bool = setting(False, "ReLU at the end of the label encoder, Eq. (4)")
-    cosine: bool = setting(True, "points and classifiers have length 1, with one scale and offset for all labels")
-    scale: float | None = setting(None, "what cosines are multiplied by at the start; none: 2.5 ln L")
-    shortlist: int | None = setting(None, "k, labels in a shortlist; none: 5 % of the labels, 100 to 700")
-    index: Kind | None = setting(None, "how labels are searched: exact, hnsw or ivf; none: exact up to 20,000, else hnsw")
+    cosine: bool = setting(True, "points and classifiers have length 1; one scale and offset for all labels")
+    shortlist: int | None = setting(None, "k, labels in a shortlist; none: 5 % of all, 100 to 700")
+    index: Kind | None = setting(
+        None, "how labels are searched: exact, hnsw or ivf; none: exact up to 20,000, else hnsw"
+    )
     keep: float = setting(0.9, "share of features that a step keeps")
     dropout: float = setting(0.0, "share of the numbers of a point's vector that a step drops")
     batch: int = setting(256, "points a step, at most a tenth of train")
-    epochs: int = setting(4, "e_model, epochs of the classifier")
+    epochs: int = setting(4, "e_model, epochs of the classifier; more, where they are fewer than `steps` steps")
+    steps: int = setting(400, "least number of steps of the classifier")
+    cycle: int | None = setting(None, "ê_label, epochs after which labels are placed anew; none: half of all epochs")
     label_epochs: int = setting(1, "e_label, epochs of the label encoder each time")
-    cycle: int = setting(2, "ê_label, epochs of the classifier after which labels are placed anew")
     rate: float = setting(0.002, "highest learning rate of the classifier")
     label_rate: float = setting(0.001, "highest learning rate of the label encoder")
-    patience: int = setting(4, "epochs without a better validation after which to stop")
+    patience: int = setting(10, "epochs without a better validation after which to stop")
     beta: float | None = setting(None, "β, weight of the classifier against the shortlist; none: chosen on validation")
-    masked: bool = setting(True, "")
-    full: bool = setting(False, "")
-    bias: bool = setting(False, "")
+    half: bool = setting(False, "save vectors in float16, in half the space")
     deterministic: bool = setting(True, "false builds on all cores, never twice the same")
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
-        for name in ("dimension", "shortlist", "batch", "epochs", "cycle", "patience"):
+        for name in ("dimension", "shortlist", "batch", "epochs", "steps", "cycle", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1; found {value}")
@@ -80,24 +99,21 @@ class LightSettings:
 
     def kind(self, labels: int, device: torch.device) -> Kind:
         """Return how so many labels are searched."""
-        return self.index or ("exact" if labels <= 20_000 or device.type == "cuda" else "hnsw")
+        return self.index or ("exact" if labels <= EXACT or device.type == "cuda" else "hnsw")
 
 
 PRESETS: dict[str, LightSettings] = {
-    "paper": LightSettings(
+    "paper": LightSettings(  # Table V for EURLex-4K; D, batch and the label encoder's rate are not in the paper
         dimension=300, tokens="fasttext", relu=True, cosine=False, shortlist=500, index="hnsw", keep=1.0, dropout=0.5,
-        epochs=16, label_epochs=8, cycle=8, rate=0.006, beta=0.75,
+        epochs=16, steps=1, cycle=8, label_epochs=8, rate=0.006, beta=0.75,
     ),
     "default": LightSettings(),
-    "fast": LightSettings(dimension=512, epochs=2, cycle=1),
+    "fast": LightSettings(dimension=512, epochs=3, steps=200, cycle=2, rate=0.004),
 }  # fmt: skip
 
 
-# --- Step 1: features, Sec. IV-A --------------------------------------------------------------------------------------
-
-
 class Features(nn.Module):
-    """Ẑ_x: the tf-idf-weighted sum of token vectors; with `cosine`, of length 1."""
+    """Ẑ_x, Sec. IV-A: the tf-idf-weighted sum of token vectors; with `cosine`, of length 1."""
 
     def __init__(self, features: int, settings: LightSettings, generator: torch.Generator) -> None:
         super().__init__()
@@ -108,14 +124,11 @@ class Features(nn.Module):
         """Return x̂, [B, D]; with a generator, some features and some numbers are dropped."""
         if generator is not None:
             points = keep_features(points, self.keep, generator)
-        found = self.tokens(points)
+        found: Tensor = self.tokens(points)
         if generator is not None and self.dropout:
             kept = torch.rand(found.shape, generator=generator) >= self.dropout
             found = found * kept.to(found.device) / (1 - self.dropout)
         return F.normalize(found, dim=1) if self.unit else found
-
-
-# --- Step 2: label encoder, Sec. IV-B ---------------------------------------------------------------------------------
 
 
 class LabelEncoder(nn.Module):
@@ -137,55 +150,27 @@ class LabelEncoder(nn.Module):
 
 def centroids_of(Y: csr_array, vectors: Tensor) -> Tensor:
     """Return μ, [L, D], Eq. (5): the mean of the vectors [N, D] of a label's points; 0 where it has none."""
-    by_label = bags(Y.T.tocsr()).to(vectors.device)
-    counts = by_label.offsets.diff().clamp_min(1)
-    weights = (1 / counts).repeat_interleave(by_label.offsets.diff())
-    return weighted_sum(by_label.ids, vectors, Bags(by_label.ids, weights, by_label.offsets))
-
-
-# --- Step 4: classifier, Sec. IV-D ------------------------------------------------------------------------------------
-
-
-class OneVsAll(nn.Module):
-    """Z: a vector w_l for each label; a point's score is w_l · x̂, or scale · cosine + offset."""
-
-    def __init__(self, labels: int, settings: LightSettings, generator: torch.Generator) -> None:
-        super().__init__()
-        self.unit = settings.cosine
-        self.rows = Table(labels, settings.dimension, generator, scale=settings.dimension**-0.5)
-        self.b = nn.Parameter(torch.zeros(labels)) if settings.bias else None
-        scale = 2.5 * math.log(max(labels, 2)) if settings.scale is None else settings.scale
-        if self.unit:
-            self.scale = nn.Parameter(torch.tensor(float(scale)))
-            self.offset = nn.Parameter(torch.tensor(-scale / 3))
-
-    def forward(self, vectors: Tensor, labels: Tensor) -> Tensor:
-        """Return the scores of points [B, D] against labels [S], [B, S]."""
-        W = self.rows.gather(labels)
-        b = 0 if self.b is None else self.b[labels]
-        return self.scale * (vectors @ F.normalize(W, dim=1).T) + self.offset + b if self.unit else vectors @ W.T + b
-
-    def composed(self) -> tuple[Tensor, Tensor]:
-        """Return what prediction multiplies with, [L, D], and adds."""
-        rows = self.rows.rows.detach()
-        if not self.unit:
-            return rows, rows.new_zeros(())
-        return self.scale.detach() * F.normalize(rows, dim=1), self.offset.detach()
+    owned = bags(Y.T.tocsr()).to(vectors.device)
+    counts = owned.offsets.diff()
+    weights = (1 / counts.clamp_min(1)).repeat_interleave(counts)
+    return weighted_sum(owned.ids, vectors, Bags(owned.ids, weights, owned.offsets))
 
 
 class LightDxml(nn.Module):
-    """Features, label encoder and classifier; `places` are the labels' vectors ŷ, of length 1, [L, D]."""
+    """Features, label encoder and classifier; `places` are the labels' vectors ŷ, of length 1 or 0, [L, D]."""
 
     held_out = 0.05  # of train, for validation; it is not learned from
     places: Tensor
+    counts: Tensor  # points of each label, [L]
 
     def __init__(self, features: int, labels: int, settings: LightSettings, generator: torch.Generator) -> None:
         super().__init__()
         self.settings, self.features = settings, features
         self.encoder = Features(features, settings, generator)
-        self.classifier = OneVsAll(labels, settings, generator)
+        self.classifier = OneVsAll(labels, settings.dimension, settings.cosine, generator)
         self.label_encoder = LabelEncoder(settings.dimension, settings.relu)
         self.register_buffer("places", torch.zeros(labels, settings.dimension))
+        self.register_buffer("counts", torch.zeros(labels, dtype=torch.int32))
         self.index: Index | None = None
         self.beta = 0.75 if settings.beta is None else settings.beta
 
@@ -196,175 +181,278 @@ class LightDxml(nn.Module):
     # --- Algorithm 1 -------------------------------------------------------------------------------------------------
 
     def fit(self, lesson: Lesson, run: Run) -> Outcome:
-        """Learn: steps 1 to 5, and β on validation; the epoch that is best by P@1 on validation stays."""
-        settings, part, validation = self.settings, labelled(lesson.train), lesson.validation
+        """Learn, and choose β on validation; the epoch that is best by P@1 on validation stays."""
+        part, validation, settings = labelled(lesson.train), lesson.validation, self.settings
+        self.classifier.unfold()
         batch = max(1, min(settings.batch, len(part) // 10))
-        near = torch.empty(0)
+        epochs = max(settings.epochs, math.ceil(settings.steps * batch / len(part)))
+        cycle = settings.cycle or math.ceil(epochs / 2)
+        self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.places))).to(self.counts)
+        if self.index is None and settings.tokens != "random":
+            self.start_tokens(lesson, run)  # Step 1
+        near: Tensor | None = None
 
         def turn(done: int) -> None:
             nonlocal near
-            cycle, within = divmod(done, settings.cycle)
-            vectors = None
-            if within == 0:
-                vectors = self.encoded(part)
-                self.learn_labels(part, vectors, lesson.Z, run, f"labels-{cycle}")
-                self.built(run.seed)
-                if validation is not None:
-                    run.log(stage=f"shortlist-{cycle}", recall=self.shortlist_recall(validation))
-            elif len(near):
-                return
-            if done < settings.epochs and not settings.full:
-                near = run.stage(f"shortlist-{cycle}", lambda: {"near": self.shortlists(part, vectors)})["near"]
+            number, within = divmod(done, cycle)
+            if within == 0:  # Step 5: a cycle of steps 2 to 4 begins, or the last one has ended
+                near = self.begin_cycle(number, lesson, part, run, last=done >= epochs)
+            elif near is None:  # a stopped run goes on
+                self.build(run.seed)
+                near = run.stage(f"shortlists-{number}", lambda: {"near": self.shortlists(self.encoded(part.X))})[
+                    "near"
+                ]
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
-            return {"logistic": self.loss(part, rows, near[rows] if len(near) else None, generator)}
+            assert near is not None
+            return {"logistic": self.loss(part, rows, near[rows], generator)}
 
         def precision() -> float:
             assert validation is not None
             return share_right(self.learner(), validation)
 
-        schedule = Schedule(settings.epochs, batch, settings.rate, patience=settings.patience)
-        measure = precision if validation is not None else None
-        outcome = train(run, "lightdxml", self, len(part), objective, schedule, measure, turn)
-        self.built(run.seed)
+        schedule = Schedule(epochs, batch, settings.rate, patience=settings.patience)
+        judge = precision if validation is not None else None
+        outcome = train(run, "lightdxml", self, len(part), objective, schedule, judge, turn)
+        self.build(run.seed)
         if validation is not None and settings.beta is None:
-            self.beta = chosen_beta(self.learner(), validation, part.Y, lesson.propensity)
+            self.beta = chosen_beta(curve(self.learner(), validation, lesson))
         return outcome
 
-    def learn_labels(self, part: Part, vectors: Tensor, Z: csr_array | None, run: Run, stage: str) -> None:
-        """Step 2: learn to map centroids near the points that have the label, Eq. (2), and place all labels."""
-        settings, mu = self.settings, centroids_of(part.Y, vectors)
-        known = torch.from_numpy(np.diff(part.Y.T.tocsr().indptr) > 0).to(mu.device)
-        if Z is not None:
-            told = torch.from_numpy(np.diff(Z.indptr) > 0).to(mu.device) & ~known
-            if bool(told.any()):
-                rows = told.nonzero()[:, 0]
-                mu[rows] = self.encode_bags(bags(Z, rows.cpu().numpy()))
-                known = known | told
+    def start_tokens(self, lesson: Lesson, run: Run) -> None:
+        """Step 1: begin with token vectors that are learned from the texts of train, or read from a file.
+
+        Their spread becomes that of random ones, which all learning rates are for.
+        """
+        tokens = self.encoder.tokens.rows
+        found = run.stage("tokens", lambda: {"tokens": token_vectors(lesson, self.settings, run)})["tokens"]
+        known = found.abs().amax(dim=1) > 0
+        found = found / found[known].square().mean().sqrt() * self.settings.dimension**-0.5
+        tokens.copy_(torch.where(known[:, None], found, tokens.cpu()))
+
+    def begin_cycle(self, number: int, lesson: Lesson, part: Part, run: Run, last: bool) -> Tensor | None:
+        """Place the labels (Step 2), and return the shortlists of all points (Step 3) unless it was the last cycle."""
+        vectors = self.encoded(part.X)
+        self.place_labels(part, vectors, lesson.Z, run, f"labels-{number}")
+        self.build(run.seed)
+        if lesson.validation is not None:
+            run.log(stage=f"labels-{number}", recall=self.shortlist_recall(lesson.validation))
+        if last:
+            return None
+        return run.stage(f"shortlists-{number}", lambda: {"near": self.shortlists(vectors)})["near"]
+
+    def place_labels(self, part: Part, vectors: Tensor, Z: csr_array | None, run: Run, stage: str) -> None:
+        """Step 2: learn to map the centroids of labels near their points [N, D], Eq. (2), and map them.
+
+        A label without points is placed by its text, where it has one, as if that were its only point.
+        """
+        settings, centroids = self.settings, centroids_of(part.Y, vectors)
+        texts = np.zeros(len(centroids), dtype=bool) if Z is None else np.diff(Z.indptr) > 0
+        alone = np.flatnonzero(texts & (np.bincount(part.Y.indices, minlength=len(texts)) == 0))
+        if len(alone) and Z is not None:
+            centroids[torch.from_numpy(alone).to(centroids.device)] = self.encoded(Z[alone])
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
-            positives = bags(part.Y, rows).to(mu.device)
-            unique, places = unique_ids(positives.ids)
-            own = vectors[torch.from_numpy(rows).to(mu.device)]
-            return {"distance": losses.log_distance(own, self.label_encoder(mu[unique]), positives.offsets, places)}
+            own = bags(part.Y, rows).to(centroids.device)
+            labels, places = unique_ids(own.ids)
+            placed = self.label_encoder(centroids[labels])
+            points = vectors[torch.from_numpy(rows).to(centroids.device)]
+            return {"distance": losses.log_distance(points, placed, own.offsets, places)}
 
         if settings.label_epochs:
-            schedule = Schedule(settings.label_epochs, min(2048, max(1, len(part) // 10)), settings.label_rate)
-            outcome = train(run, stage, self.label_encoder, len(part), objective, schedule)
-            if outcome.interrupted:
+            schedule = Schedule(settings.label_epochs, max(1, min(2048, len(part) // 10)), settings.label_rate)
+            if train(run, stage, self.label_encoder, len(part), objective, schedule).interrupted:
                 raise KeyboardInterrupt
         with torch.no_grad():
-            self.places.copy_(F.normalize(self.label_encoder(mu), dim=1) * known[:, None])
+            known = centroids.abs().amax(dim=1, keepdim=True) > 0
+            self.places.copy_(F.normalize(self.label_encoder(centroids), dim=1) * known)
 
-    def shortlists(self, part: Part, vectors: Tensor) -> Tensor:
-        """Step 3: the k labels nearest to each point, [N, k]."""
+    def shortlists(self, vectors: Tensor) -> Tensor:
+        """Step 3, Eq. (6): the k labels nearest to each point by cosine, [N, k]."""
         assert self.index is not None
         k = self.settings.width(len(self.places))
-        found = [self.index.search(chunk, k).ids.int().cpu() for chunk in vectors.split(BATCH)]
-        return torch.cat(found)
+        near = torch.cat([self.index.search(chunk, k).ids.int().cpu() for chunk in torch.split(vectors, BATCH)])
+        return torch.where(near < 0, near[:, :1], near)  # a graph may find too few
 
-    def loss(self, part: Part, rows: NDArray[np.int64], near: Tensor | None, generator: torch.Generator) -> Tensor:
-        """Step 4: one-vs-all on P_i ∪ S_k(x_i), Eq. (3), (7), (8)."""
-        settings, device = self.settings, self.device()
-        points, positives = bags(part.X, rows).to(device), bags(part.Y, rows).to(device)
-        vectors = self.encoder(points, generator)  # [B, D]
-        if near is None:
-            pool = torch.arange(len(self.places), device=device)
-            own = holds(positives, pool)
-            candidates = torch.ones_like(own)
-        else:
-            listed = listed_bags(near.to(device))
-            pool = unique_ids(torch.cat([positives.ids, listed.ids]))[0]  # [S] sorted
-            own = holds(positives, pool)  # [B, S]
-            candidates = own | holds(listed, pool) if settings.masked else torch.ones_like(own)
+    def loss(self, part: Part, rows: NDArray[np.int64], near: Tensor, generator: torch.Generator) -> Tensor:
+        """Step 4: one-vs-all on P_i ∪ S_k(x_i), Eq. (3), (7) and (8).
+
+        All labels of the batch go into one product, and what is on nobody's list is masked:
+        docs/decisions/010-shared-candidates.md.
+        """
+        device = self.device()
+        own, listed = bags(part.Y, rows).to(device), listed_bags(near.to(device))
+        pool = unique_ids(torch.cat([own.ids, listed.ids]))[0]  # [S] sorted
+        right = holds(own, pool)  # [B, S]
+        candidates = right | holds(listed, pool)
         if part.filtered is not None:
             candidates &= ~holds(bags(part.filtered, rows).to(device), pool)
-        return losses.logistic(self.classifier(vectors, pool), own.float(), candidates)
+        vectors = self.encoder(bags(part.X, rows).to(device), generator)  # [B, D]
+        return losses.logistic(self.classifier(vectors, pool), right.float(), candidates)
 
     # --- Prediction, Sec. IV-F ---------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def encode_bags(self, points: Bags) -> Tensor:
+    def encoded(self, X: csr_array) -> Tensor:
+        """Return the vectors of points, [N, D]."""
         self.encoder.eval()
-        found: Tensor = self.encoder(points.to(self.device()))
-        return found
+        starts = range(0, X.shape[0], BATCH)
+        return torch.cat([self.encoder(bags(X[start : start + BATCH]).to(self.device())) for start in starts])
 
-    def encoded(self, part: Part) -> Tensor:
-        """Return the vectors of a part's points, [N, D]."""
-        starts = range(0, len(part), BATCH)
-        return torch.cat([self.encode_bags(bags(part.X[start : start + BATCH])) for start in starts])
-
-    def built(self, seed: int) -> None:
+    def build(self, seed: int) -> None:
+        """Index the places of labels."""
         kind = self.settings.kind(len(self.places), self.device())
         self.index = build_index(kind, self.places, seed, self.settings.deterministic)
 
     def learner(self) -> Learner:
         """Return what prediction needs."""
         assert self.index is not None
-        W, offset = self.classifier.composed()
-        width = self.settings.width(len(self.places))
-        return Learner(self.encoder, self.index, Mixed(self.places, W, offset, self.beta, width), self.device())
+        kind = self.settings.kind(len(self.places), self.device())
+        if kind == "exact":  # the model may have been moved
+            self.index = load_index(kind, {}, self.places)
+        scale, offset = self.classifier.line()
+        mixed = Mixed(self.places, self.classifier.composed(), scale, offset, self.counts, self.beta,
+                      self.settings.width(len(self.places)))  # fmt: skip
+        return Learner(self.encoder, self.index, mixed, self.device())
 
     def shortlist_recall(self, part: Part) -> float:
         """Return the share of a part's labels that are on the shortlists of their points."""
-        near = self.shortlists(part, self.encoded(part)).numpy().astype(np.int64)
-        rows = np.repeat(np.arange(len(near)), near.shape[1])
-        listed = csr_array((np.ones(near.size), (rows, near.ravel())), shape=part.Y.shape)
-        return float(listed.multiply(part.Y).sum() / max(part.Y.nnz, 1))
+        near = self.shortlists(self.encoded(part.X)).numpy().astype(np.int64)
+        ends = np.arange(0, near.size + 1, near.shape[1])
+        listed = csr_array((np.ones(near.size), np.sort(near, axis=1).ravel(), ends), shape=part.Y.shape)
+        rows, labels = part.Y.nonzero()
+        return float(stored(listed, rows, labels).mean()) if len(rows) else 1.0
+
+    # --- Saving, and labels that come later --------------------------------------------------------------------------
+
+    def saved(self) -> tuple[State, State]:
+        """Return what prediction needs, and what learning needs besides."""
+        assert self.index is not None
+        serve = {name: value for name, value in self.state_dict().items() if not name.startswith("label_encoder.")}
+        serve |= {"classifier.labels.rows": self.classifier.composed(), "beta": torch.tensor(self.beta)}
+        if self.settings.half:
+            serve = {name: value.half() if value.ndim == 2 else value for name, value in serve.items()}
+        serve |= {f"index.{name}": value for name, value in self.index.state().items()}
+        encoder = {f"label_encoder.{name}": value for name, value in self.label_encoder.state_dict().items()}
+        return serve, encoder | self.classifier.lengths()
+
+    def add_labels(self, count: int, generator: torch.Generator) -> None:
+        """Add labels behind those that are there."""
+        self.classifier.grow(count, generator)
+        self.places = torch.cat([self.places, self.places.new_zeros(count, self.places.shape[1])])
+        self.counts = torch.cat([self.counts, self.counts.new_zeros(count)])
 
 
 def listed_bags(near: Tensor) -> Bags:
     """Return shortlists [B, k] as bags."""
-    ids = near.long().flatten()
-    return Bags(ids, torch.ones_like(ids, dtype=torch.float32), torch.arange(0, len(ids) + 1, near.shape[1], device=ids.device))
+    ids, ends = near.long().flatten(), torch.arange(0, near.numel() + 1, near.shape[1], device=near.device)
+    return Bags(ids, torch.ones_like(ids, dtype=torch.float32), ends)
+
+
+def token_vectors(lesson: Lesson, settings: LightSettings, run: Run) -> Tensor:
+    """Return the vectors that tokens begin with, [V, D]; 0 where a token has none."""
+    if lesson.terms is None:
+        raise ConfigError(f"tokens={settings.tokens} needs features with names, such as those made of texts")
+    if settings.tokens == "fasttext":
+        if lesson.train.texts is None:
+            raise ConfigError("tokens=fasttext learns from texts, and these points have none; tokens=random does not")
+        found = train_fasttext(lesson.train.texts, lesson.terms, settings.dimension, run.numbers("tokens"),
+                               settings.deterministic)  # fmt: skip
+        return torch.from_numpy(found)
+    found, _ = read_vectors(Path(settings.tokens), lesson.terms)
+    if found.shape[1] != settings.dimension:
+        raise ConfigError(f"{settings.tokens} has vectors of width {found.shape[1]}; set dimension={found.shape[1]}")
+    return torch.from_numpy(found)
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """Scores shortlisted labels by β σ(classifier) + (1 − β) σ(cosine)."""
+    """Scores the labels of a shortlist by β σ(classifier) + (1 − β) σ(cosine). Others follow, the frequent first."""
 
-    vectors: Tensor  # ŷ [L, D], unit
+    vectors: Tensor  # ŷ [L, D]
     W: Tensor  # [L, D]
+    scale: Tensor
     offset: Tensor
+    counts: Tensor  # [L]
     beta: float
     shortlist: int
 
     def width(self, k: int) -> int:
+        """Return how many labels must be found, whatever k: a longer ranking begins with a shorter one."""
         return self.shortlist
 
-    @torch.no_grad()
-    def parts(self, queries: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        unit = F.normalize(queries, dim=1)
-        return row_products(queries, self.W, ids) + self.offset, row_products(unit, self.vectors, ids)
-
-    def mixed(self, logits: Tensor, cosines: Tensor) -> Tensor:
-        return (self.beta * torch.sigmoid(logits.double()) + (1 - self.beta) * torch.sigmoid(cosines.double())).float()
-
     def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
-        logits, cosines = self.parts(queries, shortlist.ids)
-        return ranking_of(Shortlist(shortlist.ids, self.mixed(logits, cosines)), k)
+        """Rank labels; a point of which nothing is known has none on its list."""
+        nothing = queries.abs().amax(dim=1, keepdim=True) == 0
+        ids = shortlist.ids.masked_fill(nothing, -1)
+        return self.ranked(ids, self.mixed(*self.opinions(queries, ids)), k)
+
+    @torch.no_grad()
+    def opinions(self, queries: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what classifier and shortlist say of each candidate, as probabilities, both [B, W].
+
+        In float64: in float32 the last bit of a sigmoid depends on its place in the batch.
+        """
+        known = ids.clamp_min(0)
+        logits = self.scale * row_products(queries, self.W, known) + self.offset
+        cosines = row_products(F.normalize(queries, dim=1), self.vectors, known)
+        return torch.sigmoid(logits.double()), torch.sigmoid(cosines.double())
+
+    def mixed(self, classifier: Tensor, shortlist: Tensor) -> Tensor:
+        """Return the scores of candidates."""
+        return (self.beta * classifier + (1 - self.beta) * shortlist).float()
+
+    def ranked(self, ids: Tensor, scores: Tensor, k: int) -> Ranking:
+        """Rank candidates, and behind them the most frequent of the other labels where there are too few."""
+        scores = scores.clamp_min(UNLISTED).masked_fill(ids < 0, -torch.inf)
+        if bool(((ids >= 0).sum(dim=1) < k).any()):
+            return filled(ids.cpu(), scores.cpu(), likelihoods(self.counts.cpu().numpy()), k)
+        return ranking_of(Shortlist(ids, scores), k)
 
 
-BETAS = tuple(step / 20 for step in range(21))
-
-
-def chosen_beta(learner: Learner, validation: Part, Y: csr_array, propensity: Propensity) -> float:
-    mixed = learner.classifier
+def curve(learner: Learner, part: Part, lesson: Lesson) -> dict[float, dict[str, float]]:
+    """Return P and PSP of a part for each β; where it is large, of some of its points."""
+    mixed, part = learner.classifier, part.take(np.arange(min(len(part), 8 * BATCH)))
     assert isinstance(mixed, Mixed)
-    validation = validation.take(np.arange(min(len(validation), 4000)))
-    queries = learner.encode(validation.X)
-    shortlist = learner.index.search(queries, mixed.shortlist)
-    logits, cosines = mixed.parts(queries, shortlist.ids)
-    inverse = metrics.inverse_propensities(np.bincount(Y.indices, minlength=Y.shape[1]), Y.shape[0], *propensity)
-    table = {}
+    assert part.X is not None
+    queries = torch.cat([learner.encode(part.X[start : start + BATCH]) for start in range(0, len(part), BATCH)])
+    ids = learner.index.search(queries, mixed.shortlist).ids
+    opinions, k = mixed.opinions(queries, ids), 5 + most_filtered(part.filtered)
+    Y = lesson.train.Y
+    inverse = metrics.inverse_propensities(np.bincount(Y.indices, minlength=Y.shape[1]), Y.shape[0], *lesson.propensity)
+    found = {}
     for beta in BETAS:
-        ranking = ranking_of(Shortlist(shortlist.ids, replace(mixed, beta=beta).mixed(logits, cosines)), 5 + most_filtered(validation.filtered))
-        if validation.filtered is not None:
-            ranking = ranking.without(validation.filtered)
-        found = metrics.measure(ranking.top(5), validation.Y, inverse)
-        table[beta] = found
-    chosen_beta.table = table
-    return max(BETAS, key=lambda beta: sum(table[beta][n] for n in ("P@1", "P@3", "P@5")))
+        other = replace(mixed, beta=beta)
+        ranking = other.ranked(ids, other.mixed(*opinions), k)
+        ranking = ranking if part.filtered is None else ranking.without(part.filtered)
+        found[beta] = metrics.measure(ranking.top(5), part.Y, inverse)
+    return found
+
+
+def chosen_beta(found: Mapping[float, Mapping[str, float]]) -> float:
+    """Return the β that is best on rare labels (PSP) among those that are as good as any on all (P)."""
+
+    def total(beta: float, name: str) -> float:
+        return sum(found[beta][f"{name}@{k}"] for k in (1, 3, 5))
+
+    best = max(total(beta, "P") for beta in found)
+    return max((beta for beta in found if total(beta, "P") >= best - TOLERANCE), key=lambda beta: total(beta, "PSP"))
 
 
 build = LightDxml
+
+
+def restored(sizes: Mapping[str, int], settings: LightSettings, serve: State, train: State) -> LightDxml:
+    """Return a model with saved weights, which are taken as they are (mapped, not copied) but for float16."""
+    model = LightDxml(0, 0, settings, torch.Generator())
+    model.features, model.beta = sizes["features"], float(serve["beta"])
+    serve = {name: value.float() if value.dtype == torch.float16 else value for name, value in serve.items()}
+    for name, table in (("encoder.tokens", model.encoder.tokens), ("classifier.labels", model.classifier.labels)):
+        table.rows = nn.Parameter(serve[f"{name}.rows"], requires_grad=False)
+    model.places, model.counts = serve["places"], serve["counts"]
+    model.load_state_dict({name: {**serve, **train}[name] for name in model.state_dict()}, assign=True)
+    model.classifier.stored_lengths = train.get("classifier.lengths")
+    kind = settings.kind(len(model.places), torch.device("cpu"))
+    index = {name.removeprefix("index."): value for name, value in serve.items() if name.startswith("index.")}
+    model.index = load_index(kind, index, model.places)
+    return model.eval()

@@ -23,17 +23,27 @@ from zipfel.errors import ConfigError
 from zipfel.index import Index, Kind, build_index, load_index
 from zipfel.index.exact import SLACK, ExactIndex, largest
 from zipfel.models.base import (
-    BATCH, SPARE, Learner, Lesson, labelled, most_filtered, ranking_of, row_products, share_right,
-)  # fmt: skip
+    BATCH,
+    SPARE,
+    UNLISTED,
+    Learner,
+    Lesson,
+    filled,
+    labelled,
+    likelihoods,
+    most_filtered,
+    ranking_of,
+    row_products,
+    share_right,
+)
 from zipfel.nn.encoders import Table
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome
-from zipfel.types import Ids, Ranking, Scores, Shortlist, stored
+from zipfel.types import Ranking, Shortlist
 
 NEIGHBOURS = (5, 10, 20, 40, 80)
 SHARPNESS = (1.0, 4.0, 10.0, 30.0)
 JUDGED = 2000  # points of validation that decide on the vote
-UNVOTED = 1e-6  # the most that a label without a vote can score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,9 +162,8 @@ class Vote:
 
     @cached_property
     def prior(self) -> NDArray[np.float32]:
-        """Scores of labels that nobody votes for, [L]: their share of the points, scaled down."""
-        counts = np.bincount(self.memory.Y.indices, minlength=self.memory.Y.shape[1])
-        return np.asarray(UNVOTED * counts / max(len(self.memory), 1), dtype=np.float32)
+        """Scores of labels that nobody votes for, [L]."""
+        return likelihoods(np.bincount(self.memory.Y.indices, minlength=self.memory.Y.shape[1]))
 
     def nearest(self, queries: Tensor, shortlist: Shortlist) -> tuple[Tensor, Tensor]:
         """Return the nearest points and their cosines, [B, up to neighbours], -1 where there are too few.
@@ -181,7 +190,7 @@ class Vote:
         flat = (weights.float().numpy().ravel(), ids.clamp_min(0).numpy().ravel(), pointers)
         votes = csr_array(csr_array(flat, shape=(points, len(self.memory.vectors))) @ self.memory.Y)
         votes.eliminate_zeros()
-        np.clip(votes.data, UNVOTED, 1, out=votes.data)  # not below what nobody votes for, nor by rounding above 1
+        np.clip(votes.data, UNLISTED, 1, out=votes.data)  # not below what nobody votes for, nor by rounding above 1
         return votes
 
 
@@ -197,7 +206,7 @@ def ranked(scores: csr_array, prior: NDArray[np.float32], k: int) -> Ranking:
     places = np.arange(widest) < sizes[:, None]
     ids[places], values[places] = scores.indices, scores.data
     if (sizes < k).any():
-        ids, values = _filled(scores, ids, values, prior, k)
+        return filled(torch.from_numpy(ids), torch.from_numpy(values), prior, k)
     return ranking_of(_best(torch.from_numpy(ids), torch.from_numpy(values), k), k)
 
 
@@ -212,16 +221,6 @@ def _best(ids: Tensor, values: Tensor, k: int) -> Shortlist:
     values = values.gather(1, order)
     columns = largest(values, k)
     return Shortlist(ids.gather(1, columns), values.gather(1, columns))
-
-
-def _filled(scores: csr_array, ids: Ids, values: Scores, prior: NDArray[np.float32], k: int) -> tuple[Ids, Scores]:
-    """Return ids and values [B, wider], with the likeliest of the labels that a row does not store."""
-    likely = np.argsort(-prior, kind="stable")[: k + ids.shape[1]]  # enough for any row to find k in
-    rows = np.repeat(np.arange(len(ids)), len(likely))
-    there = stored(scores, rows, np.tile(likely, len(ids))).reshape(len(ids), len(likely))
-    ids = np.concatenate([ids, np.where(there, -1, likely)], axis=1)
-    values = np.concatenate([values, np.where(there, np.float32(-np.inf), prior[likely])], axis=1)
-    return ids, values
 
 
 class NeighbourModel(nn.Module):

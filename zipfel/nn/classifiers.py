@@ -1,0 +1,58 @@
+"""Classifiers: from vectors of points to scores of labels."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zipfel.nn.encoders import Table
+
+
+class OneVsAll(nn.Module):
+    """A vector w_l for each label; a point's score is w_l · x, or with `cosine` scale · cos(w_l, x) + offset."""
+
+    def __init__(self, labels: int, width: int, cosine: bool, generator: torch.Generator) -> None:
+        super().__init__()
+        self.cosine = cosine
+        self.labels = Table(labels, width, generator, scale=width**-0.5)
+        scale = 2.5 * math.log(max(labels, 2)) if cosine else 1.0
+        self.scale = nn.Parameter(torch.tensor(scale), requires_grad=cosine)
+        self.offset = nn.Parameter(torch.tensor(-scale / 3 if cosine else 0.0), requires_grad=cosine)
+        self.stored_lengths: Tensor | None = None  # [L] of the vectors, where those are stored with length 1
+
+    def forward(self, points: Tensor, labels: Tensor) -> Tensor:
+        """Return the scores of points [B, D], which have length 1 with `cosine`, against labels [S], [B, S]."""
+        W = self.labels.gather(labels)
+        return self.scale * (points @ F.normalize(W, dim=1).T) + self.offset if self.cosine else points @ W.T
+
+    def line(self) -> tuple[Tensor, Tensor]:
+        """Return scale and offset of inner products with `composed` vectors."""
+        return self.scale.detach(), self.offset.detach()
+
+    def composed(self) -> Tensor:
+        """Return the vectors that prediction multiplies with, [L, D]."""
+        rows = self.labels.rows.detach()
+        return F.normalize(rows, dim=1) if self.cosine and self.stored_lengths is None else rows
+
+    def lengths(self) -> dict[str, Tensor]:
+        """Return what `composed` leaves out, for learning on."""
+        if not self.cosine:
+            return {}
+        known = self.stored_lengths
+        return {"classifier.lengths": self.labels.rows.detach().norm(dim=1) if known is None else known}
+
+    def unfold(self) -> None:
+        """Give vectors that were stored with length 1 their own lengths back."""
+        if self.stored_lengths is not None:
+            rows = self.labels.rows.detach() * self.stored_lengths.to(self.labels.rows.device)[:, None]
+            self.labels.rows, self.stored_lengths = nn.Parameter(rows, requires_grad=False), None
+
+    def grow(self, count: int, generator: torch.Generator) -> None:
+        """Add labels behind those that are there, at random places."""
+        self.unfold()
+        rows = self.labels.rows.detach()
+        more = Table(count, rows.shape[1], generator, scale=rows.shape[1] ** -0.5).rows.to(rows.device)
+        self.labels.rows = nn.Parameter(torch.cat([rows, more]), requires_grad=False)
