@@ -1,0 +1,180 @@
+"""Tables of LightDXML's ledger: `python -m benchmarks.light_tables WORKERS DATA [TABLE ...] [key=value ...]`.
+
+cycle: labels placed again and again, or at the beginning and the end only.  start: random token vectors, or FastText's
+(needs texts and gensim).  relu, shortlist (k), epochs (e_model), labels (e_label): one setting each.  Three seeds, judged
+on test, with the recall of test's labels by their points' shortlists; seconds of each of the paper's modules.
+`beta` is one model a seed, seen with every β. One JSON line a row.
+
+`python -m benchmarks.light_tables plot RESULTS.jsonl OUT.svg` draws their Fig. 2 from these lines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+
+from benchmarks.record import record
+from zipfel.config import from_words
+from zipfel.data.dataset import Dataset
+from zipfel.data.formats import read
+from zipfel.data.splits import hold_out
+from zipfel.data.text import featurized
+from zipfel.evaluate import evaluate
+from zipfel.models.base import Lesson
+from zipfel.models.lightdxml import LightDxml, LightSettings, curve
+from zipfel.training.run import Run
+
+SEEDS = (0, 1, 2)
+TABLES: dict[str, list[dict[str, Any]]] = {
+    "cycle": [{"cycle": 1}, {"cycle": 2}, {"cycle": 4}],  # of 4 epochs: 5, 3 and 2 placements of the labels
+    "start": [{"tokens": "random"}, {"tokens": "fasttext"}],
+    "relu": [{"relu": False}, {"relu": True}],
+    "labels": [{"label_epochs": 0}, {"label_epochs": 1}, {"label_epochs": 8}],
+    "shortlist": [{"shortlist": k} for k in (25, 50, 100, 200, 400, 800)],
+    "epochs": [{"epochs": epochs} for epochs in (1, 2, 4, 8, 16)],
+    "beta": [{}],
+}
+NAMES = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "recall", "first recall")
+
+
+@cache
+def loaded(path: str) -> Dataset:
+    """Return a data set with features and a validation part."""
+    dataset = featurized(read(path))
+    return dataset if dataset.validation is not None else hold_out(dataset, 0.05, into="validation")
+
+
+class Recalls:
+    """Hears of the shortlists of each cycle."""
+
+    def __init__(self) -> None:
+        self.found: list[float] = []
+
+    def update(self, moment: Any) -> None:
+        """Do nothing."""
+
+    def log(self, values: Any) -> None:
+        """Keep a recall."""
+        self.found += [100 * values["recall"]] if "recall" in values else []
+
+
+def timed(model: LightDxml, name: str, seconds: dict[str, float]) -> None:
+    """Let a method of the model add up its seconds."""
+    method: Callable[..., Any] = getattr(model, name)
+
+    def clocked(*arguments: Any, **named: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return method(*arguments, **named)
+        finally:
+            seconds[name] = seconds.get(name, 0) + time.perf_counter() - start
+
+    setattr(model, name, clocked)
+
+
+def judged(path: str, settings: LightSettings, seed: int) -> dict[str, Any]:
+    """Train once, and return figures of test, seconds by module, and P and PSP of test for each β."""
+    dataset, recalls = loaded(path), Recalls()
+    run = Run(seed=seed, progress=recalls)
+    model = LightDxml(dataset.sizes.features, dataset.sizes.labels, settings, run.generator("start"))
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    seconds: dict[str, float] = {}
+    for name in ("start_tokens", "place_labels", "shortlists", "fit"):
+        timed(model, name, seconds)
+    lesson = Lesson(dataset.train, dataset.validation, None, None, dataset.Z, dataset.feature_names, dataset.propensity)
+    model.fit(lesson, run)
+    test, learner = dataset.test, model.learner()
+    assert test is not None
+    found = evaluate(learner.rank(test.X, 5, test.filtered), dataset).values
+    found |= {"recall": 100 * model.shortlist_recall(test), "first recall": recalls.found[0], "beta": model.beta}
+    by_beta = {str(beta): [values["P@1"], values["PSP@1"]] for beta, values in curve(learner, test, lesson).items()}
+    return found | {"seconds": seconds, "curve": by_beta, "recalls": recalls.found}
+
+
+def told(path: str, table: str, changes: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Write down a row of a table: means of the seeds."""
+    means = {name: round(statistics.mean(row[name] for row in rows), 2) for name in NAMES}
+    spread = {
+        f"{name} sd": round(statistics.stdev(row[name] for row in rows), 2) for name in ("P@1", "PSP@1", "recall")
+    }
+    modules = {
+        name: round(statistics.mean(row["seconds"].get(name, 0) for row in rows), 1) for name in rows[0]["seconds"]
+    }
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    about = {"data": loaded(path).name, "table": table, "row": changes, "device": device}
+    more: dict[str, Any] = {"betas": [row["beta"] for row in rows], "seconds": modules}
+    if table == "beta":
+        keys = rows[0]["curve"]
+        more["curve"] = {
+            b: [round(statistics.mean(row["curve"][b][i] for row in rows), 2) for i in (0, 1)] for b in keys
+        }
+    record("light_tables", {**about, **means, **spread, **more}, SEEDS[0], ("torch",))
+    sys.stdout.flush()
+
+
+def main(words: list[str]) -> None:
+    workers, path, tables = int(words[0]), words[1], [word for word in words[2:] if "=" not in word] or list(TABLES)
+    base = from_words(LightSettings, [word for word in words[2:] if "=" in word])
+    rows = [(table, changes) for table in tables for changes in TABLES[table]]
+    jobs = [(path, dataclasses.replace(base, **changes), seed) for _, changes in rows for seed in SEEDS]
+    if workers == 0:
+        found = [judged(*job) for job in jobs]
+    else:
+        with get_context("spawn").Pool(workers) as pool:
+            found = pool.starmap(judged, jobs, chunksize=1)
+    for number, (table, changes) in enumerate(rows):
+        told(path, table, changes, found[number * len(SEEDS) : (number + 1) * len(SEEDS)])
+
+
+def plot(results: Path, out: Path) -> None:
+    """Draw P@1 and PSP@1 against β and e_model, each data set between its least and its most, as their Fig. 2."""
+    import matplotlib.pyplot as plt
+
+    lines = [
+        line for line in map(orjson.loads, results.read_bytes().splitlines()) if line["benchmark"] == "light_tables"
+    ]
+    figure, axes = plt.subplots(2, 2, figsize=(9, 6), sharey=True, layout="constrained")
+    for column, name in enumerate(("P@1", "PSP@1")):
+        for data in dict.fromkeys(line["data"] for line in lines):
+            for line in (line for line in lines if line["data"] == data and line["table"] == "beta"):
+                drawn(
+                    axes[0][column],
+                    [*map(float, line["curve"])],
+                    [pair[column] for pair in line["curve"].values()],
+                    data,
+                )
+            epochs = [line for line in lines if line["data"] == data and line["table"] == "epochs"]
+            drawn(axes[1][column], [line["row"]["epochs"] for line in epochs], [line[name] for line in epochs], data)
+        axes[0][column].set(title=name, xlabel="β")
+        axes[1][column].set(xlabel="epochs of the classifier", xscale="log")
+    axes[0][0].legend()
+    figure.savefig(out)
+
+
+def drawn(axis: Any, x: list[float], y: list[float], label: str) -> None:
+    """Draw a line, scaled to 0 to 1, and say in the legend what these are."""
+    if x:
+        low, high = min(y), max(y)
+        axis.plot(
+            x,
+            [(value - low) / max(high - low, 1e-9) for value in y],
+            marker=".",
+            label=f"{label} ({low:.1f} to {high:.1f})",
+        )
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "plot":
+        plot(Path(sys.argv[2]), Path(sys.argv[3]))
+    else:
+        main(sys.argv[1:])
