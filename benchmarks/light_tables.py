@@ -1,8 +1,8 @@
 """Tables of LightDXML's ledger: `python -m benchmarks.light_tables WORKERS DATA [TABLE ...] [key=value ...]`.
 
 cycle: labels placed again and again, or at the beginning and the end only.  start: random token vectors, or FastText's
-(needs texts and gensim).  relu, shortlist (k), epochs (e_model), labels (e_label): one setting each.  Three seeds, judged
-on test, with the recall of test's labels by their points' shortlists; seconds of each of the paper's modules.
+(needs texts and gensim).  relu, shortlist (k), epochs (e_model), labels (e_label): one setting each.  Three seeds,
+judged on test, with the recall of its labels by their points' shortlists; seconds of each of the paper's modules.
 `beta` is one model a seed, seen with every β. One JSON line a row.
 
 `python -m benchmarks.light_tables plot RESULTS.jsonl OUT.svg` draws their Fig. 2 from these lines.
