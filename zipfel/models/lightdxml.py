@@ -215,7 +215,10 @@ class LightDxml(nn.Module):
         judge = precision if validation is not None else None
         outcome = train(run, "lightdxml", self, len(part), objective, schedule, judge, turn)
         if (outcome.best_epoch + 1) % cycle and not outcome.interrupted:  # within a cycle: the labels lag behind
-            self.place_labels(part, self.encoded(part.X), lesson.Z, run, "labels-last")
+            try:
+                self.place_labels(part, self.encoded(part.X), lesson.Z, run, "labels-last")
+            except KeyboardInterrupt:
+                outcome = replace(outcome, interrupted=True)
         self.build(run.seed)
         if validation is not None and settings.beta is None:
             self.beta = chosen_beta(curve(self.learner(), validation, lesson))
