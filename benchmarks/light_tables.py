@@ -41,7 +41,7 @@ TABLES: dict[str, list[dict[str, Any]]] = {
     "relu": [{"relu": False}, {"relu": True}],
     "labels": [{"label_epochs": 0}, {"label_epochs": 1}, {"label_epochs": 8}],
     "shortlist": [{"shortlist": k} for k in (25, 50, 100, 200, 400, 800)],
-    "epochs": [{"epochs": epochs} for epochs in (1, 2, 4, 8, 16)],
+    "epochs": [{"epochs": epochs, "steps": 1} for epochs in (1, 2, 4, 8)],
     "beta": [{}],
 }
 NAMES = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "recall", "first recall")
@@ -82,8 +82,9 @@ def timed(model: LightDxml, name: str, seconds: dict[str, float]) -> None:
     setattr(model, name, clocked)
 
 
-def judged(path: str, settings: LightSettings, seed: int) -> dict[str, Any]:
+def judged(job: tuple[str, LightSettings, int]) -> dict[str, Any]:
     """Train once, and return figures of test, seconds by module, and P and PSP of test for each β."""
+    path, settings, seed = job
     dataset, recalls = loaded(path), Recalls()
     run = Run(seed=seed, progress=recalls)
     model = LightDxml(dataset.sizes.features, dataset.sizes.labels, settings, run.generator("start"))
@@ -127,13 +128,10 @@ def main(words: list[str]) -> None:
     base = from_words(LightSettings, [word for word in words[2:] if "=" in word])
     rows = [(table, changes) for table in tables for changes in TABLES[table]]
     jobs = [(path, dataclasses.replace(base, **changes), seed) for _, changes in rows for seed in SEEDS]
-    if workers == 0:
-        found = [judged(*job) for job in jobs]
-    else:
-        with get_context("spawn").Pool(workers) as pool:
-            found = pool.starmap(judged, jobs, chunksize=1)
-    for number, (table, changes) in enumerate(rows):
-        told(path, table, changes, found[number * len(SEEDS) : (number + 1) * len(SEEDS)])
+    with get_context("spawn").Pool(workers) as pool:
+        found = pool.imap(judged, jobs, chunksize=1)
+        for table, changes in rows:
+            told(path, table, changes, [next(found) for _ in SEEDS])
 
 
 def plot(results: Path, out: Path) -> None:

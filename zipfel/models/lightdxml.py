@@ -69,7 +69,7 @@ class LightSettings:
     batch: int = setting(256, "points a step, at most a tenth of train")
     epochs: int = setting(4, "e_model, epochs of the classifier; more, where they are fewer than `steps` steps")
     steps: int = setting(400, "least number of steps of the classifier")
-    cycle: int | None = setting(None, "ê_label, epochs after which labels are placed anew; none: half of all epochs")
+    cycle: int | None = setting(None, "ê_label, epochs after which labels are placed anew; none: a quarter of all")
     label_epochs: int = setting(1, "e_label, epochs of the label encoder each time")
     rate: float = setting(0.002, "highest learning rate of the classifier")
     label_rate: float = setting(0.001, "highest learning rate of the label encoder")
@@ -108,7 +108,7 @@ PRESETS: dict[str, LightSettings] = {
         epochs=16, steps=1, cycle=8, label_epochs=8, rate=0.006, beta=0.75,
     ),
     "default": LightSettings(),
-    "fast": LightSettings(dimension=512, epochs=3, steps=200, cycle=2, rate=0.004),
+    "fast": LightSettings(epochs=2, steps=200, rate=0.004),
 }  # fmt: skip
 
 
@@ -186,7 +186,7 @@ class LightDxml(nn.Module):
         self.classifier.unfold()
         batch = max(1, min(settings.batch, len(part) // 10))
         epochs = max(settings.epochs, math.ceil(settings.steps * batch / len(part)))
-        cycle = settings.cycle or math.ceil(epochs / 2)
+        cycle = settings.cycle or max(1, epochs // 4)
         self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.places))).to(self.counts)
         if self.index is None and settings.tokens != "random":
             self.start_tokens(lesson, run)  # Step 1
