@@ -181,27 +181,54 @@ class LightDxml(nn.Module):
     # --- Algorithm 1 -------------------------------------------------------------------------------------------------
 
     def fit(self, lesson: Lesson, run: Run) -> Outcome:
-        """Learn, and choose β on validation; the epoch that is best by P@1 on validation stays."""
-        part, validation, settings = labelled(lesson.train), lesson.validation, self.settings
+        """Learn, and choose β on validation; then learn again from all of train, where validation was cut from it.
+
+        A label may have its only point among those that were held out. Ctrl-C in the second round leaves what the first
+        one learned. Where β is set, validation decides on the epoch alone, and there is one round.
+        """
         self.classifier.unfold()
+        if self.index is None and self.settings.tokens != "random":
+            self.start_tokens(lesson, run)  # Step 1
+        again = lesson.whole is not None and self.settings.beta is None
+        begin = self.copied() if again else {}
+        outcome = self.learn(lesson, run)
+        if lesson.validation is not None and self.settings.beta is None:
+            self.beta = chosen_beta(curve(self.learner(), lesson.validation, lesson))
+        if lesson.whole is None or not again or outcome.interrupted:
+            return outcome
+        first = self.copied()
+        self.load_state_dict(begin)
+        second = self.learn(replace(lesson, train=lesson.whole, validation=None), run, "-whole")
+        if second.interrupted:
+            self.load_state_dict(first)
+            self.build(run.seed)
+        return replace(outcome, seconds=outcome.seconds + second.seconds, interrupted=second.interrupted)
+
+    def copied(self) -> State:
+        """Return a copy of all weights."""
+        return {name: value.clone() for name, value in self.state_dict().items()}
+
+    def learn(self, lesson: Lesson, run: Run, round: str = "") -> Outcome:
+        """Go through the cycles; the epoch that is best by P@1 on validation stays, or else the last."""
+        part, validation, settings = labelled(lesson.train), lesson.validation, self.settings
         batch = max(1, min(settings.batch, len(part) // 10))
         epochs = max(settings.epochs, math.ceil(settings.steps * batch / len(part)))
         cycle = settings.cycle or max(1, epochs // 4)
         self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.places))).to(self.counts)
-        if self.index is None and settings.tokens != "random":
-            self.start_tokens(lesson, run)  # Step 1
         near: Tensor | None = None
 
         def turn(done: int) -> None:
             nonlocal near
             number, within = divmod(done, cycle)
+            if within and near is not None:
+                return
+            vectors = self.encoded(part.X)
             if within == 0:  # Step 5: a cycle of steps 2 to 4 begins, or the last one has ended
-                near = self.begin_cycle(number, lesson, part, run, last=done >= epochs)
-            elif near is None:  # a stopped run goes on
+                self.place_labels(part, vectors, lesson, run, f"labels{round}-{number}")
+            else:  # a stopped run goes on
                 self.build(run.seed)
-                near = run.stage(f"shortlists-{number}", lambda: {"near": self.shortlists(self.encoded(part.X))})[
-                    "near"
-                ]
+            if done < epochs:
+                near = run.stage(f"shortlists{round}-{number}", lambda: {"near": self.shortlists(vectors)})["near"]
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
             assert near is not None
@@ -213,15 +240,13 @@ class LightDxml(nn.Module):
 
         schedule = Schedule(epochs, batch, settings.rate, patience=settings.patience)
         judge = precision if validation is not None else None
-        outcome = train(run, "lightdxml", self, len(part), objective, schedule, judge, turn)
+        outcome = train(run, f"lightdxml{round}", self, len(part), objective, schedule, judge, turn)
         if (outcome.best_epoch + 1) % cycle and not outcome.interrupted:  # within a cycle: the labels lag behind
             try:
-                self.place_labels(part, self.encoded(part.X), lesson.Z, run, "labels-last")
+                self.place_labels(part, self.encoded(part.X), lesson, run, f"labels{round}-last")
             except KeyboardInterrupt:
                 outcome = replace(outcome, interrupted=True)
         self.build(run.seed)
-        if validation is not None and settings.beta is None:
-            self.beta = chosen_beta(curve(self.learner(), validation, lesson))
         return outcome
 
     def start_tokens(self, lesson: Lesson, run: Run) -> None:
@@ -235,23 +260,12 @@ class LightDxml(nn.Module):
         found = found / found[known].square().mean().sqrt() * self.settings.dimension**-0.5
         tokens.copy_(torch.where(known[:, None], found, tokens.cpu()))
 
-    def begin_cycle(self, number: int, lesson: Lesson, part: Part, run: Run, last: bool) -> Tensor | None:
-        """Place the labels (Step 2), and return the shortlists of all points (Step 3) unless it was the last cycle."""
-        vectors = self.encoded(part.X)
-        self.place_labels(part, vectors, lesson.Z, run, f"labels-{number}")
-        self.build(run.seed)
-        if lesson.validation is not None:
-            run.log(stage=f"labels-{number}", recall=self.shortlist_recall(lesson.validation))
-        if last:
-            return None
-        return run.stage(f"shortlists-{number}", lambda: {"near": self.shortlists(vectors)})["near"]
-
-    def place_labels(self, part: Part, vectors: Tensor, Z: csr_array | None, run: Run, stage: str) -> None:
-        """Step 2: learn to map the centroids of labels near their points [N, D], Eq. (2), and map them.
+    def place_labels(self, part: Part, vectors: Tensor, lesson: Lesson, run: Run, stage: str) -> None:
+        """Step 2: learn to map the centroids of labels near their points [N, D], Eq. (2), map them, and index them.
 
         A label without points is placed by its text, where it has one, as if that were its only point.
         """
-        settings, centroids = self.settings, centroids_of(part.Y, vectors)
+        settings, Z, centroids = self.settings, lesson.Z, centroids_of(part.Y, vectors)
         texts = np.zeros(len(centroids), dtype=bool) if Z is None else np.diff(Z.indptr) > 0
         alone = np.flatnonzero(texts & (np.bincount(part.Y.indices, minlength=len(texts)) == 0))
         if len(alone) and Z is not None:
@@ -271,6 +285,9 @@ class LightDxml(nn.Module):
         with torch.no_grad():
             known = centroids.abs().amax(dim=1, keepdim=True) > 0
             self.places.copy_(F.normalize(self.label_encoder(centroids), dim=1) * known)
+        self.build(run.seed)
+        if lesson.validation is not None:
+            run.log(stage=stage, recall=self.shortlist_recall(lesson.validation))
 
     def shortlists(self, vectors: Tensor) -> Tensor:
         """Step 3, Eq. (6): the k labels nearest to each point by cosine, [N, k]."""
