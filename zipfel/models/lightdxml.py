@@ -329,7 +329,8 @@ class LightDxml(nn.Module):
         """Return what prediction needs, and what learning needs besides."""
         assert self.index is not None
         serve = {name: value for name, value in self.state_dict().items() if not name.startswith("label_encoder.")}
-        serve |= {"classifier.labels.rows": self.classifier.composed(), "beta": torch.tensor(self.beta)}
+        serve["classifier.labels.rows"] = self.classifier.composed()
+        serve["beta"] = torch.tensor(self.beta, dtype=torch.float64)  # in float32 the last bits of scores would change
         if self.settings.half:
             serve = {name: value.half() if value.ndim == 2 else value for name, value in serve.items()}
         serve |= {f"index.{name}": value for name, value in self.index.state().items()}
