@@ -192,16 +192,15 @@ class LightDxml(nn.Module):
             self.start_tokens(lesson, run)  # Step 1
         near: Tensor | None = None
 
-        def turn(done: int) -> None:
+        def turn(done: int, resumed: bool) -> None:
             nonlocal near
             number, within = divmod(done, cycle)
-            if within == 0:  # Step 5: a cycle of steps 2 to 4 begins, or the last one has ended
-                near = self.begin_cycle(number, lesson, part, run, last=done >= epochs)
-            elif near is None:  # a stopped run goes on
+            if resumed:  # with the places of labels that it had, whatever its points have become since
                 self.build(run.seed)
-                near = run.stage(f"shortlists-{number}", lambda: {"near": self.shortlists(self.encoded(part.X))})[
-                    "near"
-                ]
+                kept = run.load(f"shortlists-{number}")
+                near = kept[0]["near"] if kept is not None else None
+            elif within == 0:  # Step 5: a cycle of steps 2 to 4 begins, or the last one has ended
+                near = self.begin_cycle(number, lesson, part, run, last=done >= epochs)
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
             assert near is not None
