@@ -264,7 +264,8 @@ class LightDxml(nn.Module):
                 raise KeyboardInterrupt
         with torch.no_grad():
             known = centroids.abs().amax(dim=1, keepdim=True) > 0
-            self.places.copy_(F.normalize(self.label_encoder(centroids), dim=1) * known)
+            placed = F.normalize(self.label_encoder(centroids), dim=1)
+            self.places.copy_(torch.where(known, placed, self.places))  # what was placed by earlier points stays
 
     def shortlists(self, vectors: Tensor) -> Tensor:
         """Step 3, Eq. (6): the k labels nearest to each point by cosine, [N, k]."""
