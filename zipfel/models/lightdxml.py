@@ -400,12 +400,12 @@ class Mixed:
         return torch.sigmoid(logits.double()), torch.sigmoid(cosines.double())
 
     def mixed(self, classifier: Tensor, shortlist: Tensor) -> Tensor:
-        """Return the scores of candidates."""
-        return (self.beta * classifier + (1 - self.beta) * shortlist).float()
+        """Return the scores of candidates, above those of labels that are on no list; low ones keep their order."""
+        return (UNLISTED + (1 - UNLISTED) * (self.beta * classifier + (1 - self.beta) * shortlist)).float()
 
     def ranked(self, ids: Tensor, scores: Tensor, k: int) -> Ranking:
         """Rank candidates, and behind them the most frequent of the other labels where there are too few."""
-        scores = scores.clamp_min(UNLISTED).masked_fill(ids < 0, -torch.inf)
+        scores = scores.masked_fill(ids < 0, -torch.inf)
         if bool(((ids >= 0).sum(dim=1) < k).any()):
             return filled(ids.cpu(), scores.cpu(), likelihoods(self.counts.cpu().numpy()), k)
         return ranking_of(Shortlist(ids, scores), k)
