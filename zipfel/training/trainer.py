@@ -73,8 +73,8 @@ def train(
     """Let `module` learn, and leave it with its best weights (its last, where nothing is validated).
 
     turn: what happens between epochs, with one optimiser and one schedule for all of them. It is called with the number
-    of epochs that are done: before the first, after each (before it is validated), and where a stopped stage goes on. It
-    is told so there, for what it did to `module` is in the checkpoint, and maybe some steps of the next epoch are too.
+    of epochs that are done: before the first, after each (before it is validated), and where a stopped stage goes on.
+    There it is told so: what it did to `module` is in the checkpoint, and so may be some steps of the next epoch.
 
     A stage that is done is loaded; one that was stopped goes on at its last checkpoint, with the same draws. Ctrl-C
     ends it early, with the best weights so far.
