@@ -597,16 +597,11 @@ def test_a_stopped_run_ends_with_the_same_weights(tmp_path, monkeypatch, validat
     ("stage", "times"),
     [
         ("labels-0.checkpoint", 3),
-        ("labels-0", 1),
         ("shortlists-0", 1),
         ("lightdxml.checkpoint", 4),  # of eleven an epoch: ten steps, and its end
-        ("lightdxml.checkpoint", 15),
         ("labels-1.checkpoint", 15),
-        ("shortlists-1", 1),
         ("lightdxml.checkpoint", 22),  # the end of a cycle
-        ("lightdxml.checkpoint", 23),
         ("labels-2", 1),
-        ("lightdxml.checkpoint", 44),
         ("lightdxml.checkpoint", 50),
         ("lightdxml.checkpoint", 55),
         ("lightdxml", 1),
