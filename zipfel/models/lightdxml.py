@@ -182,7 +182,7 @@ class LightDxml(nn.Module):
 
     def fit(self, lesson: Lesson, run: Run) -> Outcome:
         """Learn, and choose β on validation; the epoch that is best by P@1 on validation stays."""
-        part, validation, settings = labelled(lesson.train), lesson.validation, self.settings
+        part, validation, settings = labelled(lesson.train), lesson.validation or None, self.settings
         self.classifier.unfold()
         batch = max(1, min(settings.batch, len(part) // 10))
         epochs = max(settings.epochs, math.ceil(settings.steps * batch / len(part)))
@@ -234,7 +234,7 @@ class LightDxml(nn.Module):
         vectors = self.encoded(part.X)
         self.place_labels(part, vectors, lesson.Z, run, f"labels-{number}")
         self.build(run.seed)
-        if lesson.validation is not None:
+        if lesson.validation:
             run.log(stage=f"labels-{number}", recall=self.shortlist_recall(lesson.validation))
         if last:
             return None
