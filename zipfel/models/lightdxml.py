@@ -26,6 +26,7 @@ from zipfel.data.dataset import Part
 from zipfel.data.token_vectors import read_vectors, train_fasttext
 from zipfel.errors import ConfigError
 from zipfel.index import Index, Kind, build_index, load_index
+from zipfel.index.exact import ExactIndex
 from zipfel.models.base import (
     BATCH,
     UNLISTED,
@@ -308,8 +309,8 @@ class LightDxml(nn.Module):
         """Return what prediction needs."""
         assert self.index is not None
         kind = self.settings.kind(len(self.places), self.device())
-        if kind == "exact":  # the model may have been moved
-            self.index = load_index(kind, {}, self.places)
+        if kind == "exact" or isinstance(self.index, ExactIndex):  # the model may have been moved
+            self.index = ExactIndex(self.places)
         scale, offset = self.classifier.line()
         mixed = Mixed(self.places, self.classifier.composed(), scale, offset, self.counts, self.beta,
                       self.settings.width(len(self.places)))  # fmt: skip
