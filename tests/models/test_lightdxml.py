@@ -836,6 +836,17 @@ def test_a_file_that_is_not_there(tmp_path):
         tagging(tokens=str(tmp_path / "nowhere.vec"))
 
 
+# --- Devices ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_exact_index_follows_the_model_whatever_was_asked_for():
+    """As where faiss is missing, or a model of many labels was trained on a GPU."""
+    model = fitted(planted(), index="hnsw", epochs=1).model_
+    model.index = ExactIndex(model.places)
+    model.places = model.places.clone()  # as a move to another device does
+    assert model.learner().index.vectors is model.places
+
+
 # --- Odd data and settings --------------------------------------------------------------------------------------------
 
 
@@ -857,6 +868,14 @@ def test_more_points_than_a_batch_of_prediction(monkeypatch):
     near = model.shortlists(whole)
     monkeypatch.setattr(lightdxml, "BATCH", BATCH)
     assert torch.equal(near, model.shortlists(whole))
+
+
+def test_a_validation_without_points_is_none():
+    part = planted()
+    nobody = Part(csr_array((0, 8)), X=csr_array((0, 42)))
+    tagger = Tagger("lightdxml", settings=SMALL, device="cpu").fit_dataset(Dataset(part, validation=nobody))
+    assert tagger.outcome_.best is None
+    assert tagger.score(part.X, part.Y) > 0.8
 
 
 def test_validation_points_without_labels():
