@@ -114,32 +114,33 @@ def train_slowly(data: Path, out: Path, pause: float) -> None:
     main()
 
 
-def test_kills_change_no_weight(planted, tmp_path):
+def test_kills_change_no_weight(zipfel_command, planted, tmp_path):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["zipfel.cli.main", "zipfel.models.lightdxml", "torch._dynamo"])
+    killed = tmp_path / "killed"
+    log = killed / "run" / "log.jsonl"
 
-    def started(folder: Path, pause: float = 0) -> Any:
-        process = context.Process(target=train_slowly, args=(planted, folder, pause))
+    def lines() -> int:
+        return len(log.read_bytes().splitlines()) if log.exists() else 0
+
+    def started(pause: float) -> Any:
+        process = context.Process(target=train_slowly, args=(planted, killed, pause))
         process.start()
         return process
 
-    def ended(folder: Path) -> dict[str, bytes]:
-        process = started(folder)
-        process.join(60)
-        assert process.exitcode == 0
-        return {str(path.relative_to(folder)): path.read_bytes() for path in (folder / "model").rglob("*.safetensors")}
-
-    plain, killed = ended(tmp_path / "plain"), tmp_path / "killed"
-    log = killed / "run" / "log.jsonl"
     for kill in range(3):
-        process = started(killed, 0.03)
-        lines = len(log.read_bytes().splitlines()) if log.exists() else 0
-        end = time.monotonic() + 30
-        while not (log.exists() and len(log.read_bytes().splitlines()) > lines + 1) and time.monotonic() < end:
+        before, end = lines(), time.monotonic() + 30
+        process = started(0.03)
+        while lines() < before + 2 and time.monotonic() < end:
             time.sleep(0.01)
         time.sleep(0.1 * kill)  # before the first step, and within an epoch
         assert process.is_alive(), "the training ended before it was killed; make it longer"
         process.kill()
         process.join()
-    assert ended(killed) == plain
+    process = started(0)
+    process.join(60)
+    assert process.exitcode == 0
     assert log.read_bytes().count(b'"resumed_at_epoch"') >= 2
+    assert zipfel_command("train", planted, "--out", tmp_path / "plain", *SMALL, "--set", "cycle=2").code == 0
+    for path in ("serve/weights.safetensors", "train/weights.safetensors"):
+        assert (killed / "model" / path).read_bytes() == (tmp_path / "plain" / "model" / path).read_bytes()
