@@ -236,6 +236,34 @@ def smooth_l1_loss(found, wanted):
     return total / len(found)
 
 
+def log_distance(points, labels, owned):
+    """LightDXML, Eq. (2). owned: for each point, which labels are its own."""
+    total = 0.0
+    for x, own in zip(points, owned, strict=True):
+        for label in own:
+            total += math.log(1 + sum((a - b) ** 2 for a, b in zip(x, labels[label], strict=True)))
+    return total / len(points)
+
+
+def centroids(points, truth, labels):
+    """LightDXML, Eq. (5); 0 where a label has no point."""
+    rows = []
+    for label in range(labels):
+        own = [x for x, right in zip(points, truth, strict=True) if label in right]
+        rows.append([sum(column) / len(own) for column in zip(*own, strict=True)] if own else [0.0] * len(points[0]))
+    return rows
+
+
+def shortlisted_loss(scores, truth, shortlists, left_out):
+    """LightDXML, Eq. (3), (7), (8), the mean over points. scores: [B, L] of all labels; the rest are lists of sets."""
+    total = 0.0
+    for row, right, near, out in zip(scores, truth, shortlists, left_out, strict=True):
+        for label in (set(right) | set(near)) - set(out):
+            p = 1 / (1 + math.exp(-row[label]))
+            total -= math.log(p) if label in right else math.log(1 - p)
+    return total / len(scores)
+
+
 def cosine(a, b):
     lengths = math.sqrt(dot(a, a)) * math.sqrt(dot(b, b))
     return dot(a, b) / lengths if lengths else 0.0

@@ -20,7 +20,7 @@ from zipfel.data.synthetic import Synthetic, make
 from zipfel.data.text import Tfidf
 from zipfel.errors import ConfigError
 from zipfel.index.exact import ExactIndex
-from zipfel.models import neighbours
+from zipfel.models import base, neighbours
 from zipfel.models.mnn import MnnSettings
 from zipfel.models.neighbours import Memory, NeighbourModel, NeighbourSettings, Vote, chosen_vote, widened
 from zipfel.tagger import Tagger
@@ -68,7 +68,7 @@ def agrees(ids, scores, slow):
     for label, score in zip(ids[: len(voted)], scores, strict=False):
         assert score == pytest.approx(shares[label], rel=1e-5)
     assert list(ids[len(voted) :]) == [label for label, share in slow if share is None]
-    assert all(0 <= score <= neighbours.UNVOTED for score in scores[len(voted) :])
+    assert all(0 <= score <= base.UNLISTED / 2 for score in scores[len(voted) :])
     for place in range(len(ids) - 1):
         assert (-scores[place], ids[place]) < (-scores[place + 1], ids[place + 1])
 
@@ -107,7 +107,7 @@ def test_sharpness_0_is_the_plain_average_and_points_that_point_away_have_no_vot
     ranking = rescored(voting(points, truth, 4, 4, 0.0), [[1.0, 0.0]], 4)
     assert ranking.ids.tolist() == [[0, 1, 2, 3]]
     assert ranking.scores[0, :2].tolist() == [0.5, 0.5]
-    assert ranking.scores[0, 2:].max() <= neighbours.UNVOTED
+    assert ranking.scores[0, 2:].max() <= base.UNLISTED / 2
 
 
 def test_no_more_points_vote_than_neighbours_and_ties_go_to_the_lower_point():
@@ -123,7 +123,7 @@ def test_labels_without_a_vote_come_by_frequency():
     truth = [{1}, {4, 2}, {4, 0}, {4}]
     ranking = rescored(voting(points, truth, 5), [[1.0], [0.0]], 5)
     assert ranking.ids.tolist() == [[1, 4, 0, 2, 3], [4, 0, 1, 2, 3]]  # a query of zeros has no vote at all
-    assert ranking.scores[1].max() <= neighbours.UNVOTED
+    assert ranking.scores[1].max() <= base.UNLISTED / 2
     assert ranking.scores[0, 0] == 1
 
 
@@ -142,7 +142,7 @@ def test_padding_is_no_point():
     for found in ([[-1, -1]], [[]]):
         ranking = rescored(vote, [[1.0]], 3, found)
         assert ranking.ids.tolist() == [[0, 2, 1]]
-        assert ranking.scores.max() <= neighbours.UNVOTED
+        assert ranking.scores.max() <= base.UNLISTED / 2
 
 
 def drawn_vote(seed=0, points=60, labels=15, count=10, sharpness=4.0):
@@ -230,7 +230,7 @@ def test_a_memory_grows_behind_what_is_there_and_in_labels():
     assert len(memory) == 4
     assert memory.Y.shape == (4, 3)
     counts = expected.sum(axis=0)
-    np.testing.assert_allclose(Vote(grown, 2, 1.0).prior, neighbours.UNVOTED * counts / 6, rtol=1e-6)
+    np.testing.assert_allclose(Vote(grown, 2, 1.0).prior, base.UNLISTED / 2 * counts / counts.max(), rtol=1e-6)
 
 
 def test_widened():

@@ -181,3 +181,38 @@ def test_gradients_of_smooth_l1():
     assert ((found - wanted).abs() > 1).any()
     assert ((found - wanted).abs() < 1).any()
     assert torch.autograd.gradcheck(losses.smooth_l1, (found.requires_grad_(), wanted.requires_grad_()))
+
+
+# --- LightDXML's distance of points to their labels ---
+
+
+def owned_labels(points, labels, seed):
+    """Draw labels of points as bags: some have none, some have one twice, some labels are nobody's."""
+    generator = torch.Generator().manual_seed(seed)
+    counts = torch.randint(0, 4, (points,), generator=generator)
+    places = torch.randint(0, labels, (int(counts.sum()),), generator=generator)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.long), counts.cumsum(0)])
+    x, z = (torch.randn(size, 3, generator=generator, dtype=torch.float64) for size in (points, labels))
+    return x, z, offsets, places
+
+
+@given(points=st.integers(1, 5), labels=st.integers(1, 6), seed=st.integers(0, 999))
+def test_log_distance_equals_loops(points, labels, seed):
+    x, z, offsets, places = owned_labels(points, labels, seed)
+    owned = [places[offsets[i] : offsets[i + 1]].tolist() for i in range(points)]
+    slow = reference.log_distance(x.tolist(), z.tolist(), owned)
+    assert losses.log_distance(x, z, offsets, places).item() == pytest.approx(slow, abs=1e-12)
+
+
+def test_log_distance_by_hand():
+    x, z = torch.tensor([[0.0, 0.0], [1.0, 1.0], [5.0, 5.0]]), torch.tensor([[1.0, 2.0], [1.0, 1.0]])
+    offsets, places = torch.tensor([0, 2, 3, 3]), torch.tensor([1, 0, 1])
+    # squares 2 and 5 of the first point, 0 of the second, nothing of the third, which still counts as a point
+    assert losses.log_distance(x, z, offsets, places).item() == pytest.approx((math.log(3) + math.log(6)) / 3)
+
+
+def test_gradients_of_log_distance():
+    x, z, offsets, places = owned_labels(5, 4, 1)
+    assert len(places) > len(places.unique())
+    inputs = (x.requires_grad_(), z.requires_grad_())
+    assert torch.autograd.gradcheck(lambda a, b: losses.log_distance(a, b, offsets, places), inputs)

@@ -153,6 +153,10 @@ def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:
         return torch.cat(parts) if parts else queries.new_empty(ids.shape)
     if not ids.numel():
         return queries.new_empty(ids.shape)
+    if ids.shape[1] > len(vectors):  # where ids repeat, or are padding: torch has no room for more places than vectors
+        return torch.cat(
+            [row_products(queries, vectors, part) for part in torch.split(ids, len(vectors), dim=1)], dim=1
+        )
     _no_beta_warning()
     pointers = torch.arange(0, ids.numel() + 1, ids.shape[1])
     wanted = torch.sparse_csr_tensor(pointers, ids.flatten(), torch.zeros(ids.numel()), (len(ids), len(vectors)))

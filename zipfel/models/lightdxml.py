@@ -26,6 +26,7 @@ from zipfel.data.dataset import Part
 from zipfel.data.token_vectors import read_vectors, train_fasttext
 from zipfel.errors import ConfigError
 from zipfel.index import Index, Kind, build_index, load_index
+from zipfel.index.exact import ExactIndex
 from zipfel.models.base import (
     BATCH,
     UNLISTED,
@@ -186,6 +187,7 @@ class LightDxml(nn.Module):
         A label may have its only point among those that were held out. Ctrl-C in the second round leaves what the first
         one learned. Where β is set, validation decides on the epoch alone, and there is one round.
         """
+        lesson = replace(lesson, validation=lesson.validation or None)  # a part without points decides nothing
         self.classifier.unfold()
         if self.index is None and self.settings.tokens != "random":
             self.start_tokens(lesson, run)  # Step 1
@@ -217,18 +219,18 @@ class LightDxml(nn.Module):
         self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.places))).to(self.counts)
         near: Tensor | None = None
 
-        def turn(done: int) -> None:
+        def turn(done: int, resumed: bool) -> None:
             nonlocal near
             number, within = divmod(done, cycle)
-            if within and near is not None:
-                return
-            vectors = self.encoded(part.X)
-            if within == 0:  # Step 5: a cycle of steps 2 to 4 begins, or the last one has ended
-                self.place_labels(part, vectors, lesson, run, f"labels{round}-{number}")
-            else:  # a stopped run goes on
+            if resumed:  # with the places of labels that it had, whatever its points have become since
                 self.build(run.seed)
-            if done < epochs:
-                near = run.stage(f"shortlists{round}-{number}", lambda: {"near": self.shortlists(vectors)})["near"]
+                kept = run.load(f"shortlists{round}-{number}")
+                near = kept[0]["near"] if kept is not None else None
+            elif within == 0:  # Step 5: a cycle of steps 2 to 4 begins, or the last one has ended
+                vectors = self.encoded(part.X)
+                self.place_labels(part, vectors, lesson, run, f"labels{round}-{number}")
+                if done < epochs:
+                    near = run.stage(f"shortlists{round}-{number}", lambda: {"near": self.shortlists(vectors)})["near"]
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
             assert near is not None
@@ -241,7 +243,8 @@ class LightDxml(nn.Module):
         schedule = Schedule(epochs, batch, settings.rate, patience=settings.patience)
         judge = precision if validation is not None else None
         outcome = train(run, f"lightdxml{round}", self, len(part), objective, schedule, judge, turn)
-        if (outcome.best_epoch + 1) % cycle and not outcome.interrupted:  # within a cycle: the labels lag behind
+        kept = outcome.best_epoch + 1 or outcome.epochs
+        if kept % cycle and not outcome.interrupted:  # within a cycle: the labels lag behind the points
             try:
                 self.place_labels(part, self.encoded(part.X), lesson, run, f"labels{round}-last")
             except KeyboardInterrupt:
@@ -284,7 +287,8 @@ class LightDxml(nn.Module):
                 raise KeyboardInterrupt
         with torch.no_grad():
             known = centroids.abs().amax(dim=1, keepdim=True) > 0
-            self.places.copy_(F.normalize(self.label_encoder(centroids), dim=1) * known)
+            placed = F.normalize(self.label_encoder(centroids), dim=1)
+            self.places.copy_(torch.where(known, placed, self.places))  # what was placed by earlier points stays
         self.build(run.seed)
         if lesson.validation is not None:
             run.log(stage=stage, recall=self.shortlist_recall(lesson.validation))
@@ -330,8 +334,8 @@ class LightDxml(nn.Module):
         """Return what prediction needs."""
         assert self.index is not None
         kind = self.settings.kind(len(self.places), self.device())
-        if kind == "exact":  # the model may have been moved
-            self.index = load_index(kind, {}, self.places)
+        if kind == "exact" or isinstance(self.index, ExactIndex):  # the model may have been moved
+            self.index = ExactIndex(self.places)
         scale, offset = self.classifier.line()
         mixed = Mixed(self.places, self.classifier.composed(), scale, offset, self.counts, self.beta,
                       self.settings.width(len(self.places)))  # fmt: skip
@@ -351,7 +355,8 @@ class LightDxml(nn.Module):
         """Return what prediction needs, and what learning needs besides."""
         assert self.index is not None
         serve = {name: value for name, value in self.state_dict().items() if not name.startswith("label_encoder.")}
-        serve |= {"classifier.labels.rows": self.classifier.composed(), "beta": torch.tensor(self.beta)}
+        serve["classifier.labels.rows"] = self.classifier.composed()
+        serve["beta"] = torch.tensor(self.beta, dtype=torch.float64)  # in float32 the last bits of scores would change
         if self.settings.half:
             serve = {name: value.half() if value.ndim == 2 else value for name, value in serve.items()}
         serve |= {f"index.{name}": value for name, value in self.index.state().items()}
@@ -421,12 +426,12 @@ class Mixed:
         return torch.sigmoid(logits.double()), torch.sigmoid(cosines.double())
 
     def mixed(self, classifier: Tensor, shortlist: Tensor) -> Tensor:
-        """Return the scores of candidates."""
-        return (self.beta * classifier + (1 - self.beta) * shortlist).float()
+        """Return the scores of candidates, above those of labels that are on no list; low ones keep their order."""
+        return (UNLISTED + (1 - UNLISTED) * (self.beta * classifier + (1 - self.beta) * shortlist)).float()
 
     def ranked(self, ids: Tensor, scores: Tensor, k: int) -> Ranking:
         """Rank candidates, and behind them the most frequent of the other labels where there are too few."""
-        scores = scores.clamp_min(UNLISTED).masked_fill(ids < 0, -torch.inf)
+        scores = scores.masked_fill(ids < 0, -torch.inf)
         if bool(((ids >= 0).sum(dim=1) < k).any()):
             return filled(ids.cpu(), scores.cpu(), likelihoods(self.counts.cpu().numpy()), k)
         return ranking_of(Shortlist(ids, scores), k)

@@ -19,6 +19,7 @@ from zipfel.training.run import Run, State
 
 Rows = NDArray[np.int64]
 Objective = Callable[[Rows, torch.Generator], Mapping[str, Tensor]]  # rows of train -> named terms of the loss
+Turn = Callable[[int, bool], None]  # epochs done, whether a stopped stage goes on
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,13 @@ class Outcome:
 
 def train(
     run: Run, stage: str, module: nn.Module, points: int, objective: Objective, schedule: Schedule,
-    validate: Callable[[], float] | None = None, turn: Callable[[int], None] | None = None,
+    validate: Callable[[], float] | None = None, turn: Turn | None = None,
 ) -> Outcome:  # fmt: skip
     """Let `module` learn, and leave it with its best weights (its last, where nothing is validated).
 
     turn: what happens between epochs, with one optimiser and one schedule for all of them. It is called with the number
     of epochs that are done: before the first, after each (before it is validated), and where a stopped stage goes on.
+    There it is told so: what it did to `module` is in the checkpoint, and so may be some steps of the next epoch.
 
     A stage that is done is loaded; one that was stopped goes on at its last checkpoint, with the same draws. Ctrl-C
     ends it early, with the best weights so far.
@@ -85,9 +87,9 @@ def train(
         run.forget(f"{stage}.checkpoint")  # where the run was killed just before that
         return Outcome(**done[1])
     learner = _Learner(run, stage, module, points, objective, schedule, validate, turn)
-    learner.resume()
+    resumed = learner.resume()
     try:
-        learner.turn(learner.place.epoch)
+        learner.turn(learner.place.epoch, resumed)
         learner.learn()
     except KeyboardInterrupt:
         return learner.finish(interrupted=True)
@@ -99,11 +101,11 @@ class _Learner:
 
     def __init__(
         self, run: Run, stage: str, module: nn.Module, points: int, objective: Objective, schedule: Schedule,
-        validate: Callable[[], float] | None, turn: Callable[[int], None] | None,
+        validate: Callable[[], float] | None, turn: Turn | None,
     ) -> None:  # fmt: skip
         self.run, self.stage, self.module, self.points = run, stage, module, points
         self.objective, self.schedule, self.validate = objective, schedule, validate
-        self.turn = turn or (lambda epochs: None)
+        self.turn: Turn = turn or (lambda epochs, resumed: None)
         kinds: dict[str, type[Adam | Sgd]] = {"adam": Adam, "sgd": Sgd}
         self.optimiser: Optimiser = kinds[schedule.optimiser](module, schedule.rate, clip=schedule.clip)
         self._forget_gradients()
@@ -169,7 +171,7 @@ class _Learner:
         return {name: float(total) / self.summed for name, total in self.sums.items()}
 
     def _end_epoch(self, epoch: int) -> None:
-        self.turn(epoch + 1)
+        self.turn(epoch + 1, False)
         score = None
         if self.validate is not None:
             self.module.eval()
@@ -191,17 +193,18 @@ class _Learner:
         state |= {f"optimiser.{name}": value for name, value in self.optimiser.state_dict().items()}
         self.run.keep(f"{self.stage}.checkpoint", state, vars(self.place))
 
-    def resume(self) -> None:
-        """Go on at the last checkpoint, where there is one."""
+    def resume(self) -> bool:
+        """Go on at the last checkpoint, and tell whether there is one."""
         kept = self.run.load(f"{self.stage}.checkpoint")
         if kept is None:
-            return
+            return False
         state, notes = kept
         self.module.load_state_dict(_part(state, "module."))
         self.best_weights = _part(state, "best.") or None
         self.optimiser.load_state_dict(_part(state, "optimiser."))
         self.place = _Place(**notes)
         self.run.log(stage=self.stage, resumed_at_epoch=self.place.epoch, step=self.place.step)
+        return True
 
     def finish(self, interrupted: bool = False) -> Outcome:
         """Take the best weights, and keep them as the stage's result unless it was interrupted."""

@@ -1,0 +1,84 @@
+"""Products of rows, and labels that nothing speaks for but their frequency."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zipfel.models import base
+from zipfel.models.base import UNLISTED, filled, likelihoods, row_products
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def drawn(points: int, width: int, vectors: int, wanted: int, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    queries, rows = (torch.randn(size, width, generator=generator) for size in (points, vectors))
+    return queries, rows, torch.randint(0, vectors, (points, wanted), generator=generator)
+
+
+@given(
+    points=st.integers(0, 5), width=st.integers(1, 9), vectors=st.integers(1, 7), wanted=st.integers(0, 8),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_products_of_rows_equal_a_matrix_product(points, width, vectors, wanted, seed):
+    """Ids come in any order, and may come twice."""
+    queries, rows, ids = drawn(points, width, vectors, wanted, seed)
+    found = row_products(queries, rows, ids)
+    assert found.shape == (points, wanted)
+    torch.testing.assert_close(found, (queries @ rows.T).gather(1, ids))
+
+
+@pytest.mark.parametrize("width", [3, 64, 1000])
+def test_products_of_rows_do_not_depend_on_the_batch(width):
+    queries, rows, ids = drawn(40, width, 300, 50)
+    whole = row_products(queries, rows, ids)
+    for start, end in ((0, 1), (7, 8), (5, 22), (39, 40)):
+        assert torch.equal(row_products(queries[start:end], rows, ids[start:end]), whole[start:end])
+    for column in (0, 7, 49):  # nor on what else is wanted
+        assert torch.equal(row_products(queries, rows, ids[:, [column]])[:, 0], whole[:, column])
+    order = torch.randperm(50, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(row_products(queries, rows, ids[:, order]), whole[:, order])
+
+
+def test_the_warning_of_sparse_matrices_is_not_heard_and_others_are():
+    base._no_beta_warning.cache_clear()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        row_products(*drawn(2, 3, 4, 2))
+        warnings.warn("mine", stacklevel=1)
+    assert [str(warning.message) for warning in heard] == ["mine"]
+
+
+def test_likelihoods_keep_the_order_of_counts_below_what_is_listed():
+    found = likelihoods(np.array([3, 0, 7, 3, 1]))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, UNLISTED / 2 * np.array([3, 0, 7, 3, 1]) / 7, rtol=1e-6)
+    assert found.max() < np.float32(UNLISTED)
+    assert likelihoods(np.zeros(3, dtype=int)).tolist() == [0, 0, 0]
+    assert likelihoods(np.zeros(0, dtype=int)).shape == (0,)
+
+
+def test_the_frequent_follow_what_is_listed():
+    prior = likelihoods(np.array([1, 5, 3, 5, 0]))
+    ids = torch.tensor([[4, 1], [2, -1], [-1, -1]])
+    scores = torch.tensor([[0.2, 0.9], [0.5, -torch.inf], [-torch.inf, -torch.inf]])
+    ranking = filled(ids, scores, prior, 5)
+    assert ranking.ids.tolist() == [[1, 4, 3, 2, 0], [2, 1, 3, 0, 4], [1, 3, 2, 0, 4]]
+    assert ranking.scores[0, :2].tolist() == pytest.approx([0.9, 0.2])
+    assert ranking.scores[0, 2:].tolist() == pytest.approx([5e-7, 3e-7, 1e-7])
+    for k in (1, 2, 3, 4):
+        shorter = filled(ids, scores, prior, k)
+        assert np.array_equal(shorter.ids, ranking.ids[:, :k])
+        assert np.array_equal(shorter.scores, ranking.scores[:, :k])
+
+
+def test_more_than_there_are_labels():
+    ranking = filled(torch.tensor([[1, -1]]), torch.tensor([[0.5, -torch.inf]]), likelihoods(np.array([2, 1])), 4)
+    assert ranking.ids.tolist() == [[1, 0, -1, -1]]
+    assert (ranking.scores[0, 2:] == -np.inf).all()

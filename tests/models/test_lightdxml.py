@@ -1,0 +1,914 @@
+"""LightDXML: features, label encoder, loss on shortlists, the cycle of Algorithm 1, the mix of Sec. IV-F, saving."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+import reference
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from zipfel import persistence
+from zipfel.data.batches import bags
+from zipfel.data.dataset import Dataset, Part
+from zipfel.data.synthetic import Synthetic, make
+from zipfel.data.text import Tfidf
+from zipfel.errors import ConfigError, DataError
+from zipfel.index.exact import ExactIndex
+from zipfel.index.hnsw import HnswIndex
+from zipfel.models import lightdxml
+from zipfel.models.base import BATCH, UNLISTED, Lesson
+from zipfel.models.lightdxml import (
+    PRESETS,
+    Features,
+    LabelEncoder,
+    LightDxml,
+    LightSettings,
+    Mixed,
+    centroids_of,
+    chosen_beta,
+    curve,
+    listed_bags,
+)
+from zipfel.tagger import Tagger, settings_of
+from zipfel.training.run import Run, State
+from zipfel.training.trainer import Schedule
+from zipfel.types import Shortlist
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SMALL: dict[str, Any] = {"dimension": 16, "epochs": 4, "steps": 1, "batch": 32, "rate": 0.02, "shortlist": 6}
+
+
+class Stop(Exception):  # noqa: N818
+    pass
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def small(**changes: Any) -> LightSettings:
+    return settings_of("lightdxml", changes={**SMALL, **changes})
+
+
+def matrix(truth: list[set[int]], labels: int) -> csr_array:
+    Y = np.zeros((len(truth), labels), dtype=np.float32)
+    for row, right in enumerate(truth):
+        Y[row, sorted(right)] = 1
+    return csr_array(Y)
+
+
+def planted(points: int = 150, seed: int = 0) -> Part:
+    """Points whose features tell their one or two labels, of eight."""
+    numbers = np.random.default_rng(seed)
+    Y = np.zeros((points, 8), dtype=np.float32)
+    for row in range(points):
+        Y[row, numbers.choice(6, 2, replace=False) if row % 2 else [row // 2 % 8]] = 1
+    told = np.repeat(Y, 4, axis=1) * (numbers.random((points, 32)) < 0.7)
+    noise = numbers.random((points, 10)) < 0.3
+    return Part(csr_array(Y), X=csr_array(np.concatenate([told, noise], axis=1).astype(np.float32)))
+
+
+def fitted(part: Part, validation: float = 0.2, **changes: Any) -> Tagger:
+    tagger = Tagger("lightdxml", settings={**SMALL, **changes}, validation=validation, device="cpu")
+    return tagger.fit_dataset(Dataset(part))
+
+
+def model_of(part: Part, **changes: Any) -> LightDxml:
+    return LightDxml(part.X.shape[1], part.Y.shape[1], small(**changes), seeded())
+
+
+def state(model: LightDxml) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+# --- Features, Sec. IV-A ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cosine", [True, False])
+def test_a_point_is_the_weighted_sum_of_its_tokens(cosine):
+    features = Features(5, small(cosine=cosine, dimension=4), seeded()).eval()
+    X = csr_array([[0.5, 0, 2, 0, 0], [0, 0, 0, 0, 0]], dtype=np.float32)
+    wanted = reference.bag_sums(features.tokens.rows.tolist(), [[(0, 0.5), (2, 2.0)], []], 4)
+    wanted = torch.tensor(wanted)
+    torch.testing.assert_close(features(bags(X)), normalize(wanted, dim=1) if cosine else wanted)
+
+
+def test_numbers_are_dropped_in_learning_only():
+    points = bags(planted().X)
+    features = Features(42, small(cosine=False, keep=1.0, dropout=0.25, dimension=8), seeded()).eval()
+    whole, dropped = features(points), features(points, seeded(1))
+    assert (dropped == 0).float().mean() == pytest.approx(0.25, abs=0.05)
+    torch.testing.assert_close((0.75 * dropped)[dropped != 0], whole[dropped != 0])
+    assert torch.equal(dropped, features(points, seeded(1)))
+    assert not torch.equal(dropped, features(points, seeded(2)))
+    assert torch.equal(whole, features(points))
+
+
+def test_features_are_dropped_in_learning_only():
+    points = bags(csr_array(np.eye(42, dtype=np.float32)))
+    features = Features(42, small(cosine=False, keep=0.5, dimension=8), seeded()).eval()
+    kept = (features(points, seeded(1)) != 0).all(dim=1)
+    assert 10 < kept.sum() < 32
+    assert torch.equal(features(points, seeded(1)), features(points) * kept[:, None])
+
+
+# --- Label encoder, Sec. IV-B -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50)
+@given(truth=st.lists(st.sets(st.integers(0, 5)), min_size=1, max_size=7), seed=st.integers(0, 99))
+def test_centroids_equal_loops(truth, seed):
+    vectors = torch.randn(len(truth), 3, generator=seeded(seed))
+    found = centroids_of(matrix(truth, 7), vectors)
+    torch.testing.assert_close(found, torch.tensor(reference.centroids(vectors.tolist(), truth, 7)))
+    assert (found[6] == 0).all()  # nobody has it
+
+
+@pytest.mark.parametrize("relu", [True, False])
+def test_the_label_encoder_starts_as_the_identity(relu):
+    centroids = torch.randn(5, 4, generator=seeded())
+    found = LabelEncoder(4, relu)(centroids)
+    assert torch.equal(found, centroids.clamp_min(0) if relu else centroids)
+
+
+@pytest.mark.parametrize("relu", [True, False])
+def test_the_label_encoder_is_two_layers_with_nothing_between(relu):
+    encoder, centroids = LabelEncoder(4, relu), torch.randn(5, 4, generator=seeded())
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.normal_(0, 1, generator=seeded(len(parameter.shape)))
+        W, b = encoder.outer.weight @ encoder.inner.weight, encoder.outer.weight @ encoder.inner.bias
+        wanted = centroids @ W.T + b + encoder.outer.bias
+        torch.testing.assert_close(encoder(centroids), wanted.clamp_min(0) if relu else wanted)
+
+
+def test_labels_come_nearer_to_their_points():
+    part = planted()
+    model = model_of(part, label_epochs=10, label_rate=0.01, cosine=False)
+    vectors = model.encoded(part.X)
+
+    def distance() -> float:
+        placed = model.label_encoder(centroids_of(part.Y, vectors)).tolist()
+        owned = [part.Y[[row]].indices.tolist() for row in range(len(part))]
+        return reference.log_distance(vectors.tolist(), placed, owned)
+
+    before = distance()
+    model.place_labels(part, vectors, Lesson(part), Run(), "labels-0")
+    assert distance() < before
+    placed = normalize(model.label_encoder(centroids_of(part.Y, vectors)), dim=1)
+    torch.testing.assert_close(model.places, placed.detach())
+
+
+def test_without_label_epochs_labels_lie_in_the_direction_of_their_centroids():
+    part = planted()
+    model = model_of(part, label_epochs=0)
+    vectors = model.encoded(part.X)
+    model.place_labels(part, vectors, Lesson(part), Run(), "labels-0")
+    torch.testing.assert_close(model.places, normalize(centroids_of(part.Y, vectors), dim=1))
+
+
+def test_labels_without_points_are_placed_by_their_text_and_without_text_at_zero():
+    X = csr_array(np.eye(4, 6, dtype=np.float32))
+    part = Part(matrix([{0}, {0, 1}, {1}, {0}], 5), X=X)
+    Z = csr_array([[0, 0, 0, 0, 0, 9]] + [[0] * 6] * 2 + [[0, 0, 0, 2, 0, 1]] + [[0] * 6], dtype=np.float32)
+    model = model_of(part)
+    with torch.no_grad():  # so that a place without a centroid would not be zero by itself
+        model.label_encoder.outer.bias.fill_(0.5)
+    vectors = model.encoded(X)
+    model.place_labels(part, vectors, Lesson(part, Z=Z), Run(), "labels-0")
+    placed = model.label_encoder(torch.cat([centroids_of(part.Y, vectors)[:2], model.encoded(Z[[3]])]))
+    torch.testing.assert_close(model.places[[0, 1, 3]], normalize(placed, dim=1).detach())  # 0 goes by its points
+    assert (model.places[[2, 4]] == 0).all()
+
+
+# --- Shortlists, Sec. IV-C --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cosine", [True, False])
+def test_shortlists_are_the_nearest_labels_by_cosine(cosine):
+    part = planted()
+    model = model_of(part, cosine=cosine, shortlist=3)
+    vectors = model.encoded(part.X)
+    model.place_labels(part, vectors, Lesson(part), Run(), "labels-0")
+    model.build(0)
+    near = model.shortlists(vectors)
+    assert near.shape == (len(part), 3)
+    for row in range(20):
+        cosines = [reference.cosine(vectors[row].tolist(), place) for place in model.places.tolist()]
+        assert sorted(near[row].tolist()) == sorted(sorted(range(8), key=lambda label: -cosines[label])[:3])
+
+
+def test_where_an_index_finds_too_few_the_first_stands_for_the_rest():
+    model = model_of(planted(), shortlist=3)
+
+    class Poor:
+        def search(self, queries: Tensor, width: int) -> Shortlist:
+            ids = torch.tensor([[4, -1, -1], [2, 7, -1]])
+            return Shortlist(ids, torch.zeros(2, 3))
+
+    model.index = Poor()
+    assert model.shortlists(torch.zeros(2, 16)).tolist() == [[4, 4, 4], [2, 7, 2]]
+
+
+def test_shortlist_recall_by_hand(monkeypatch):
+    part = Part(matrix([{0, 1}, {2}, set(), {3}], 5), X=csr_array((4, 42), dtype=np.float32))
+    model = model_of(planted())
+    near = torch.tensor([[4, 1], [2, 2], [0, 1], [1, 0]], dtype=torch.int32)
+    monkeypatch.setattr(model, "shortlists", lambda vectors: near)
+    assert model.shortlist_recall(part) == pytest.approx(2 / 4)  # 1 and 2 are listed, 0 and 3 are not
+    assert model.shortlist_recall(part.take(np.array([2, 2, 2, 2]))) == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "told", "width"),
+    [(50, None, 50), (1000, None, 100), (3993, None, 200), (10**6, None, 700), (10, 500, 10), (10**6, 500, 500)],
+)
+def test_the_width_of_shortlists(labels, told, width):
+    assert LightSettings(shortlist=told).width(labels) == width
+
+
+def test_which_index_is_built():
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert [LightSettings().kind(labels, cpu) for labels in (20_000, 20_001)] == ["exact", "hnsw"]
+    assert LightSettings().kind(10**6, cuda) == "exact"
+    assert LightSettings(index="hnsw").kind(10, cuda) == "hnsw"
+
+
+# --- Classifier, Sec. IV-D and E --------------------------------------------------------------------------------------
+
+
+def slow_loss(model: LightDxml, part: Part, rows: np.ndarray, near: Tensor) -> float:
+    with torch.no_grad():
+        vectors = model.encoded(part.X[rows])
+        scores = model.classifier(vectors, torch.arange(part.Y.shape[1])).tolist()
+    truth = [part.Y[[row]].indices.tolist() for row in rows]
+    left_out = [[] if part.filtered is None else part.filtered[[row]].indices.tolist() for row in rows]
+    return reference.shortlisted_loss(scores, truth, near.tolist(), left_out)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_the_loss_equals_the_loop_over_own_and_shortlisted_labels(data):
+    """Own labels may be off the list, lists may hold a label twice, and pairs may be filtered: own ones never are."""
+    truth = data.draw(st.lists(st.sets(st.integers(0, 6), min_size=1), min_size=2, max_size=5))
+    out = [data.draw(st.sets(st.integers(0, 6))) for _ in truth]
+    near = [data.draw(st.lists(st.integers(0, 6), min_size=3, max_size=3)) for _ in truth]
+    numbers = np.random.default_rng(data.draw(st.integers(0, 99)))
+    X = csr_array(numbers.random((len(truth), 4)).astype(np.float32))
+    filtered = matrix(out, 7) if data.draw(st.booleans()) else None
+    part = Part(matrix(truth, 7), X=X, filtered=filtered)
+    rows = np.array(sorted(data.draw(st.sets(st.integers(0, len(truth) - 1), min_size=1))))
+    model = model_of(part, keep=1.0, cosine=data.draw(st.booleans()), dimension=4)
+    lists = torch.tensor(near, dtype=torch.int32)[rows]
+    found = model.train().loss(part, rows, lists, seeded()).item()
+    assert found == pytest.approx(slow_loss(model, part, rows, lists), rel=1e-4, abs=1e-5)
+
+
+def test_all_labels_filtered_cost_nothing():
+    part = Part(csr_array((2, 3)), X=csr_array(np.eye(2, dtype=np.float32)), filtered=csr_array(np.ones((2, 3))))
+    loss = model_of(part).train().loss(part, np.arange(2), torch.tensor([[0, 1], [1, 2]]), seeded())
+    assert loss.item() == 0
+    loss.backward()
+
+
+def test_only_listed_and_own_labels_and_seen_tokens_are_learned():
+    part = Part(matrix([{0}, {1}], 5), X=csr_array([[1, 0, 0], [0, 1, 0]], dtype=np.float32))
+    model = model_of(part, keep=1.0).train()
+    model.loss(part, np.arange(2), torch.tensor([[3, 1], [3, 3]]), seeded()).backward()
+    ids, leaf = model.classifier.labels.touched[0]
+    assert ids.tolist() == [0, 1, 3]
+    assert (leaf.grad != 0).any(dim=1).all()
+    assert model.encoder.tokens.touched[0][0].tolist() == [0, 1]
+    assert all(parameter.grad is None for parameter in model.label_encoder.parameters())
+
+
+def test_shortlists_as_bags():
+    found = listed_bags(torch.tensor([[3, 1], [2, 2]], dtype=torch.int32))
+    assert (found.ids.tolist(), found.offsets.tolist()) == ([3, 1, 2, 2], [0, 2, 4])
+    assert found.ids.dtype == torch.int64
+
+
+# --- Prediction, Sec. IV-F --------------------------------------------------------------------------------------------
+
+
+def mixed(beta: float = 0.25, shortlist: int = 2, **changes: Any) -> Mixed:
+    given = {
+        "vectors": torch.tensor([[1.0, 0], [0, 1], [-1, 0], [0, 0]]),
+        "W": torch.tensor([[2.0, 0], [0, 3], [1, 1], [0, 0]]),
+        "scale": torch.tensor(2.0),
+        "offset": torch.tensor(-1.0),
+        "counts": torch.tensor([1, 5, 5, 2]),
+    }
+    return Mixed(beta=beta, shortlist=shortlist, **{**given, **changes})
+
+
+def listed(ids: list[list[int]]) -> Shortlist:
+    return Shortlist(torch.tensor(ids), torch.zeros(len(ids), len(ids[0])))
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def test_the_mix_by_hand():
+    ranking = mixed().rescore(torch.tensor([[0.6, 0.8], [3.0, 4.0]]), listed([[0, 1], [1, 2]]), 2)
+    first = {0: 0.25 * sigmoid(2 * 1.2 - 1) + 0.75 * sigmoid(0.6), 1: 0.25 * sigmoid(2 * 2.4 - 1) + 0.75 * sigmoid(0.8)}
+    second = {1: 0.25 * sigmoid(2 * 12 - 1) + 0.75 * sigmoid(0.8), 2: 0.25 * sigmoid(2 * 7 - 1) + 0.75 * sigmoid(-0.6)}
+    assert ranking.ids.tolist() == [[1, 0], [1, 2]]
+    for row, wanted in enumerate((first, second)):  # the classifier sees a point's length, the cosine does not
+        assert ranking.scores[row].tolist() == pytest.approx([wanted[label] for label in ranking.ids[row]], rel=1e-5)
+
+
+@pytest.mark.parametrize(("beta", "best"), [(0.0, 0), (1.0, 2)])
+def test_beta_0_is_the_shortlist_and_beta_1_the_classifier(beta, best):
+    ranking = mixed(beta, W=torch.tensor([[0.0, 0], [0, 0], [9, 9], [0, 0]])).rescore(
+        torch.tensor([[1.0, 0.0]]), listed([[0, 2]]), 2
+    )
+    assert ranking.ids[0, 0] == best
+
+
+def test_labels_off_the_list_follow_by_frequency():
+    ranking = mixed(shortlist=1).rescore(torch.tensor([[1.0, 0.0]]), listed([[0, -1]]), 6)
+    assert ranking.ids.tolist() == [[0, 1, 2, 3, -1, -1]]
+    assert ranking.scores[0, 1:4].tolist() == pytest.approx([UNLISTED / 2, UNLISTED / 2, UNLISTED / 5])
+    hopeless = mixed(1.0, offset=torch.tensor(-500.0)).rescore(torch.tensor([[1.0, 0.0]]), listed([[3, 0]]), 4)
+    assert sorted(hopeless.ids[0, :2]) == [0, 3]  # what is listed comes first, however little it scores
+    assert (hopeless.scores[0, :2] >= np.float32(UNLISTED)).all()
+
+
+def test_low_scores_keep_their_order():
+    """A classifier that is sure of its no still says which no is the surest."""
+    W = torch.tensor([[-2.0, 0], [-1, 0], [-3, 0], [0, 0]])
+    one = mixed(1.0, W=W, scale=torch.tensor(8.0), offset=torch.tensor(-8.0))
+    ranking = one.rescore(torch.tensor([[1.0, 0.0]]), listed([[0, 1, 2]]), 3)
+    assert ranking.ids.tolist() == [[1, 0, 2]]
+
+
+def test_a_point_without_features_gets_the_most_frequent_labels():
+    ranking = mixed().rescore(torch.tensor([[0.0, 0.0], [1.0, 0.0]]), listed([[0, 3], [0, 3]]), 3)
+    assert ranking.ids.tolist() == [[1, 2, 3], [0, 3, 1]]
+    assert ranking.scores[0].max() < UNLISTED
+
+
+@pytest.mark.parametrize("k", [1, 5, 100])
+def test_how_many_labels_are_looked_for_does_not_depend_on_k(k):
+    assert mixed(shortlist=2).width(k) == 2
+
+
+def figures(**rows: tuple[float, float]) -> dict[float, dict[str, float]]:
+    """Return P and PSP for each β, given as b50=(P, PSP)."""
+    ks = (1, 3, 5)
+    return {
+        int(name[1:]) / 100: {f"P@{k}": P for k in ks} | {f"PSP@{k}": PSP for k in ks}
+        for name, (P, PSP) in rows.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "best"),
+    [
+        ({"b0": (80, 40), "b50": (82, 41), "b100": (81, 50)}, 0.5),
+        ({"b0": (81.91, 60), "b50": (82, 41), "b100": (81.95, 50)}, 0.0),  # within 0.3 of the sum of three
+        ({"b0": (81.89, 60), "b50": (82, 41), "b100": (81.95, 50)}, 1.0),
+        ({"b25": (82, 41)}, 0.25),
+    ],
+)
+def test_beta_is_best_on_rare_labels_among_those_that_are_good_on_all(rows, best):
+    assert chosen_beta(figures(**rows)) == best
+
+
+def test_beta_goes_by_the_sum_of_three():
+    found = figures(b0=(80, 40), b100=(80, 40))
+    found[1.0] |= {"P@1": 79, "P@3": 80.6, "P@5": 80.6, "PSP@5": 40.1}
+    assert chosen_beta(found) == 1.0
+    found[0.0]["PSP@3"] = 40.2
+    assert chosen_beta(found) == 0.0
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    counted = make(Synthetic(points=500, labels=30, noise=0.3, test_share=0.2, seed=3))
+    return Tfidf.fit(counted.train.X).apply(counted)
+
+
+@pytest.fixture(scope="module")
+def tagger(data: Dataset) -> Tagger:
+    return Tagger("lightdxml", settings={**SMALL, "shortlist": 10}, device="cpu").fit_dataset(data)
+
+
+def test_a_curve_is_what_each_beta_gets(tagger, data):
+    learner, part = tagger.model_.learner(), data.test
+    found = curve(learner, part, Lesson(data.train, propensity=data.propensity))
+    assert sorted(found) == [step / 20 for step in range(21)]
+    for beta in (0.0, 0.35, 1.0):
+        tagger.model_.beta = beta
+        ranking = tagger.model_.learner().rank(part.X, 5)
+        truth = [set(part.Y[[row]].indices.tolist()) for row in range(len(part))]
+        assert found[beta]["P@3"] == pytest.approx(100 * reference.precision(ranking.ids.tolist(), truth, 3))
+        weights = [
+            reference.inverse_propensity(count, len(data.train), *data.propensity) for count in data.label_counts
+        ]
+        slow = reference.propensity_scored(ranking.ids.tolist(), truth, weights, 5, "PSP")
+        assert found[beta]["PSP@5"] == pytest.approx(100 * slow, rel=1e-5)
+    tagger.model_.beta = learner.classifier.beta
+
+
+def test_beta_is_chosen_on_validation_unless_told(data, monkeypatch):
+    monkeypatch.setattr(lightdxml, "chosen_beta", lambda found: 0.15)
+    assert fitted(planted()).learner_.classifier.beta == 0.15
+    assert fitted(planted(), beta=0.6, epochs=1).learner_.classifier.beta == 0.6
+    assert fitted(planted(), validation=0, epochs=1).learner_.classifier.beta == 0.75
+
+
+def test_more_labels_than_a_shortlist(tagger, data):
+    ranking = tagger.rank(data.test.X, 30)
+    near = np.sort(tagger.model_.shortlists(tagger.model_.encoded(data.test.X)).numpy(), axis=1)
+    assert np.array_equal(np.sort(ranking.ids[:, :10], axis=1), near)
+    counts = tagger.model_.counts.numpy()
+    assert (np.diff(counts[ranking.ids[:, 10:]], axis=1) <= 0).all()
+    assert np.array_equal(np.sort(ranking.ids, axis=1), np.tile(np.arange(30), (len(ranking), 1)))
+
+
+def test_filtered_pairs_are_followed_by_others(tagger, data):
+    best = tagger.rank(data.test.X, 12).ids
+    rows = np.repeat(np.arange(len(best)), 10)
+    out = csr_array((np.ones(best[:, :10].size), (rows, best[:, :10].ravel())), shape=data.test.Y.shape)
+    assert np.array_equal(tagger.rank(data.test.X, 2, out).ids, best[:, 10:])  # none of the list is left
+
+
+# --- Algorithm 1 ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [{}, {"cosine": False, "relu": True, "dropout": 0.2}, {"index": "hnsw"}])
+@pytest.mark.parametrize("validation", [0, 0.2])
+def test_it_learns_what_is_planted(changes, validation):
+    test = planted(100, seed=1)
+    tagger = fitted(planted(300), validation, **changes)
+    assert tagger.score(test.X, test.Y) > 0.85
+    lengths = tagger.model_.places.norm(dim=1)
+    torch.testing.assert_close(lengths, torch.ones(8))
+
+
+def test_fewer_labels_than_a_shortlist():
+    tagger = fitted(planted(), shortlist=500, epochs=1)
+    assert tagger.learner_.classifier.shortlist == 8
+    assert sorted(tagger.rank(planted(1).X, 8).ids[0]) == list(range(8))
+
+
+def test_the_paper_preset():
+    paper = PRESETS["paper"]
+    assert (paper.beta, paper.shortlist, paper.rate) == (0.75, 500, 0.006)  # Table V, EURLex-4K
+    assert (paper.epochs, paper.label_epochs, paper.cycle) == (16, 8, 8)
+    assert (paper.relu, paper.cosine, paper.tokens, paper.index) == (True, False, "fasttext", "hnsw")
+
+
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Write down each stage that learns, and for how many epochs."""
+    seen, plain = [], lightdxml.train
+
+    def spy(run: Run, stage: str, module: Any, points: int, objective: Any, schedule: Schedule, *more: Any) -> Any:
+        seen.append((stage, schedule.epochs))
+        return plain(run, stage, module, points, objective, schedule, *more)
+
+    monkeypatch.setattr(lightdxml, "train", spy)
+    return seen
+
+
+@pytest.mark.parametrize(("epochs", "cycle"), [(4, 2), (5, 2), (3, 5), (3, 1), (4, None), (1, None)])
+def test_how_often_labels_are_placed(monkeypatch, epochs, cycle):
+    """Sec. IV-E: ⌊e_model / ê_label⌋ + 1 times, for e_label epochs each; ours once more, where a cycle is cut short."""
+    seen = spied(monkeypatch)
+    fitted(planted(), validation=0, epochs=epochs, cycle=cycle, label_epochs=3)
+    often, rest = divmod(epochs, cycle or max(1, epochs // 4))
+    wanted = [("lightdxml", epochs), *((f"labels-{number}", 3) for number in range(often + 1))]
+    assert seen == [*wanted, *([("labels-last", 3)] if rest else [])]
+
+
+def test_where_validation_was_cut_from_train_all_of_it_is_learned_from(monkeypatch):
+    seen = spied(monkeypatch)
+    part = planted()
+    tagger = fitted(part, validation=0.2, epochs=2, cycle=1)
+    assert [stage for stage, _ in seen if stage.startswith("light")] == ["lightdxml", "lightdxml-whole"]
+    assert tagger.model_.counts.tolist() == np.bincount(part.Y.indices, minlength=8).tolist()
+    seen.clear()
+    fitted(part, validation=0.2, epochs=2, cycle=1, beta=0.5)
+    assert [stage for stage, _ in seen if stage.startswith("light")] == ["lightdxml"]
+
+
+def test_few_points_are_gone_through_more_often(monkeypatch):
+    seen = spied(monkeypatch)
+    fitted(planted(120), validation=0, epochs=2, steps=57)
+    assert seen[0] == ("lightdxml", 6)  # batches of 12, ten steps an epoch
+    assert [stage for stage, _ in seen[1:]] == [f"labels-{number}" for number in range(7)]
+
+
+def test_places_are_of_the_points_as_they_are_in_the_end():
+    part = planted()
+    tagger = fitted(part, validation=0, label_epochs=0, epochs=4, cycle=2)
+    wanted = normalize(centroids_of(part.Y, tagger.model_.encoded(part.X)), dim=1)
+    torch.testing.assert_close(tagger.model_.places, wanted)
+    within = fitted(part, validation=0, label_epochs=0, epochs=4, cycle=3)
+    wanted = normalize(centroids_of(part.Y, within.model_.encoded(part.X)), dim=1)
+    torch.testing.assert_close(within.model_.places, wanted)
+
+
+def test_what_is_logged(tmp_path):
+    run = Run(tmp_path)
+    run.open({})
+    Tagger("lightdxml", settings=SMALL, validation=0.2, device="cpu").fit_dataset(Dataset(planted()), run)
+    lines = [orjson.loads(line) for line in (tmp_path / "log.jsonl").read_bytes().splitlines()]
+    recalls = [line["recall"] for line in lines if "recall" in line]
+    assert len(recalls) == 5
+    assert all(0.5 < recall <= 1 for recall in recalls)
+    epochs = [line for line in lines if line["stage"] == "lightdxml"]
+    assert [line["epoch"] for line in epochs] == [1, 2, 3, 4]
+    assert epochs[-1]["logistic"] < epochs[0]["logistic"]
+
+
+# --- Runs that are stopped --------------------------------------------------------------------------------------------
+
+
+def run_of(folder: Path | None, part: Part, stop: Any = None, validation: float = 0.2, **changes: Any) -> LightDxml:
+    run = Run(folder, seed=1)
+    run.open({})
+    if stop is not None:
+        stop(run)
+    tagger = Tagger("lightdxml", settings={**SMALL, **changes}, validation=validation, device="cpu", seed=1)
+    return tagger.fit_dataset(Dataset(part), run).model_
+
+
+def stops_after(times: int, stage: str = "") -> Any:
+    """Stop a run right after a stage, or any, was kept for so many times."""
+
+    def prepare(run: Run) -> None:
+        plain, left = run.keep, list(range(times))
+
+        def keep(name: str, state: State, notes: Mapping[str, Any] | None = None) -> None:
+            plain(name, state, notes)
+            if name == (stage or name):
+                left.pop()
+                if not left:
+                    raise Stop
+
+        run.keep = keep  # type: ignore[method-assign]
+
+    return prepare
+
+
+def every_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lightdxml, "Schedule", partial(Schedule, checkpoint_seconds=0))
+
+
+STOPPED = {"epochs": 5, "cycle": 2, "label_epochs": 2, "keep": 0.8}  # the last cycle breaks off
+
+
+@pytest.fixture(scope="module")
+def unstopped() -> dict[str, Tensor]:
+    return state(run_of(None, planted(125), validation=0, **STOPPED))
+
+
+@pytest.mark.parametrize("validation", [0, 0.2])
+def test_a_stopped_run_ends_with_the_same_weights(tmp_path, monkeypatch, validation):
+    """Stopped at steps of the label encoder and of the classifier, after stages, and at each end of a cycle."""
+    every_step_is_kept(monkeypatch)
+    part = planted(125)
+    plain = run_of(None, part, validation=validation, **STOPPED)
+    stops = 0
+    while True:
+        try:
+            further = run_of(tmp_path, part, stops_after(7), validation, **STOPPED)
+            break
+        except Stop:
+            stops += 1
+    assert stops >= 10
+    assert same(state(further), state(plain))
+    assert further.beta == plain.beta
+    test = planted(20, seed=1)
+    assert np.array_equal(further.learner().rank(test.X, 8).scores, plain.learner().rank(test.X, 8).scores)
+    assert not (tmp_path / "lightdxml.checkpoint.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("stage", "times"),
+    [
+        ("labels-0.checkpoint", 3),
+        ("shortlists-0", 1),
+        ("lightdxml.checkpoint", 4),  # of eleven an epoch: ten steps, and its end
+        ("lightdxml.checkpoint", 22),  # the end of a cycle
+        ("labels-2", 1),
+        ("lightdxml.checkpoint", 50),
+        ("lightdxml", 1),
+    ],
+)
+def test_a_run_stopped_once_ends_with_the_same_weights(tmp_path, monkeypatch, unstopped, stage, times):
+    """Without validation the places of the last cycle stay, which breaks off in its first epoch."""
+    every_step_is_kept(monkeypatch)
+    with pytest.raises(Stop):
+        run_of(tmp_path, planted(125), stops_after(times, stage), validation=0, **STOPPED)
+    assert same(state(run_of(tmp_path, planted(125), validation=0, **STOPPED)), unstopped)
+
+
+def test_a_finished_run_is_loaded(tmp_path, monkeypatch):
+    part = planted()
+    first = run_of(tmp_path, part)
+    monkeypatch.setattr(LightDxml, "loss", None)
+    again = run_of(tmp_path, part)
+    assert same(state(again), state(first))
+    assert again.beta == first.beta
+    assert torch.equal(again.counts, first.counts)
+
+
+@pytest.mark.parametrize("validation", [0, 0.2])
+@pytest.mark.parametrize("number", [0, 1])
+def test_ctrl_c_while_labels_are_placed_leaves_a_model(tmp_path, monkeypatch, number, validation):
+    part, plain = planted(), lightdxml.losses.log_distance
+
+    def stopped(run: Run) -> None:
+        def log_distance(*given: Any) -> Tensor:
+            if (tmp_path / f"shortlists-{number - 1}.safetensors").exists() or number == 0:
+                raise KeyboardInterrupt
+            return plain(*given)
+
+        monkeypatch.setattr(lightdxml.losses, "log_distance", log_distance)
+
+    model = run_of(tmp_path, part, stopped, validation)
+    ranking = model.learner().rank(part.X, 8)
+    assert np.array_equal(np.sort(ranking.ids, axis=1), np.tile(np.arange(8), (len(part), 1)))
+    assert np.isfinite(ranking.scores).all()
+    assert not (tmp_path / "lightdxml.safetensors").exists()  # it is not done
+    monkeypatch.setattr(lightdxml.losses, "log_distance", plain)
+    assert same(state(run_of(tmp_path, part, None, validation)), state(run_of(None, part, None, validation)))
+
+
+def test_ctrl_c_in_the_classifier_is_told(monkeypatch):
+    calls, plain = [], LightDxml.loss
+
+    def stopped(self: LightDxml, *given: Any) -> Tensor:
+        calls.append(1)
+        if len(calls) > 25:
+            raise KeyboardInterrupt
+        return plain(self, *given)
+
+    monkeypatch.setattr(LightDxml, "loss", stopped)
+    tagger = fitted(planted())
+    assert tagger.outcome_.interrupted
+    assert tagger.outcome_.epochs == 2
+    assert tagger.score(planted().X, planted().Y) > 0.5
+
+
+# --- Saving, and labels that come later -------------------------------------------------------------------------------
+
+
+def saved_and_loaded(tagger: Tagger, folder: Path) -> Tagger:
+    tagger.save(folder)
+    return Tagger.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize("changes", [{}, {"cosine": False}, {"index": "hnsw"}, {"index": "ivf"}, {"beta": 0.35}])
+def test_what_was_saved_ranks_the_same(tmp_path, changes):
+    tagger, X = fitted(planted(), epochs=1, **changes), planted(100, seed=1).X
+    loaded = saved_and_loaded(tagger, tmp_path / "model")
+    before, after = tagger.rank(X, 8), loaded.rank(X, 8)
+    assert type(loaded.learner_.index) is type(tagger.learner_.index)
+    assert np.array_equal(before.ids, after.ids)
+    assert np.array_equal(before.scores, after.scores)
+    assert loaded.learner_.classifier.beta == tagger.learner_.classifier.beta
+    again = saved_and_loaded(loaded, tmp_path / "again")
+    assert np.array_equal(again.rank(X, 8).scores, before.scores)
+
+
+@pytest.mark.parametrize("index", ["exact", "hnsw"])
+def test_half_takes_half_the_space_and_ranks_nearly_the_same(tmp_path, data, index):
+    serve = Path("serve", "weights.safetensors")
+    changes = {**SMALL, "shortlist": 10, "dimension": 64, "epochs": 1, "index": index}
+    one, two = (
+        Tagger("lightdxml", settings={**changes, "half": half}, device="cpu").fit_dataset(data)
+        for half in (False, True)
+    )
+    one.save(tmp_path / "whole")
+    loaded = saved_and_loaded(two, tmp_path / "half")
+    sizes = [(tmp_path / name / serve).stat().st_size for name in ("half", "whole")]
+    assert sizes[0] < (0.55 if index == "exact" else 0.75) * sizes[1]
+    kinds = {name: value.dtype for name, value in persistence.load(tmp_path / "half").serve.items()}
+    for name in ("encoder.tokens.rows", "classifier.labels.rows", "places"):
+        assert kinds[name] == torch.float16
+    before, after = one.rank(data.test.X, 5), loaded.rank(data.test.X, 5)
+    assert (before.ids == after.ids).mean() > 0.95
+    np.testing.assert_allclose(before.scores, after.scores, atol=0.01)
+    assert type(loaded.learner_.index) is (ExactIndex if index == "exact" else HnswIndex)
+    assert loaded.model_.places.dtype == torch.float32
+    assert np.array_equal(saved_and_loaded(loaded, tmp_path / "again").rank(data.test.X, 5).scores, after.scores)
+
+
+def test_what_only_learning_needs_is_not_served(tmp_path, tagger):
+    tagger.save(tmp_path / "model")
+    saved = persistence.load(tmp_path / "model")
+    assert not any(name.startswith("label_encoder") for name in saved.serve)
+    assert set(saved.train) == {
+        *(f"label_encoder.{layer}.{kind}" for layer in ("inner", "outer") for kind in ("weight", "bias")),
+        "classifier.lengths",
+    }
+
+
+@pytest.mark.parametrize("cosine", [True, False])
+def test_a_loaded_model_learns_on_as_one_that_was_not_saved(tmp_path, cosine):
+    part, more = planted(), planted(60, seed=2)
+    tagger = fitted(part, cosine=cosine)
+    loaded = saved_and_loaded(tagger, tmp_path / "model")
+    for one in (tagger, loaded):
+        one.set_params(warm_start=True, validation=0).fit_dataset(Dataset(more))
+    for name, value in tagger.model_.state_dict().items():
+        torch.testing.assert_close(loaded.model_.state_dict()[name], value, rtol=1e-3, atol=1e-3)
+    assert torch.equal(tagger.model_.counts, loaded.model_.counts)
+    persistence.verify(tmp_path / "model")  # what was mapped is not written to
+
+
+def tags_of(Y: csr_array, names: list[str]) -> list[list[str]]:
+    return [[names[label] for label in Y[[row]].indices] for row in range(Y.shape[0])]
+
+
+def test_a_warm_start_learns_new_labels_and_does_not_forget_old_ones(tmp_path):
+    part, test = planted(300), planted(100, seed=1)
+    tags, wanted = tags_of(part.Y, list("abcdefgh")), tags_of(test.Y, list("abcdefgh"))
+    early = [row for row, tag in enumerate(tags) if not {"g", "h"} & set(tag)]
+    late = [row for row, tag in enumerate(tags) if {"g", "h"} & set(tag)]
+    tagger = Tagger("lightdxml", settings=SMALL, device="cpu").fit(part.X[early], [tags[row] for row in early])
+    loaded = saved_and_loaded(tagger, tmp_path / "model").set_params(warm_start=True, validation=0)
+    before = loaded.model_.places.clone()
+    loaded.fit(part.X[late], [tags[row] for row in late])
+    assert loaded.classes_ == [*"abcdefgh"]
+    counts = [sum(name in tag for tag in tags) for name in loaded.classes_]
+    held = len(early) - sum(tagger.model_.counts[:1].tolist())  # some were held out for validation
+    assert held > 0
+    assert (loaded.model_.counts <= torch.tensor(counts)).all()
+    assert torch.equal(loaded.model_.places[:6], before)  # where old labels have no new points they stay
+    assert (loaded.model_.places[6:].norm(dim=1) > 0.99).all()
+    old = [row for row, tag in enumerate(wanted) if not {"g", "h"} & set(tag)]
+    new = [row for row, tag in enumerate(wanted) if {"g", "h"} & set(tag)]
+    assert loaded.score(test.X[new], [wanted[row] for row in new]) > 0.9
+    assert loaded.score(test.X[old], [wanted[row] for row in old]) > 0.4  # 0.07 with places at zero
+    persistence.verify(tmp_path / "model")
+
+
+def test_a_warm_start_takes_its_tokens_as_they_are(monkeypatch):
+    tagger = fitted(planted())
+    monkeypatch.setattr(LightDxml, "start_tokens", None)
+    tagger.model_.settings = small(tokens="nowhere.vec")
+    tagger.set_params(warm_start=True).fit_dataset(Dataset(planted(seed=2)))
+
+
+# --- Step 1: where token vectors come from ----------------------------------------------------------------------------
+
+WORDS = ["red apple", "green apple", "green pear", "fast car", "slow car", "slow red car"] * 4
+TAGS = [["fruit"], ["fruit"], ["fruit"], ["car"], ["car"], ["car"]] * 4
+
+
+def tagging(**changes: Any) -> Tagger:
+    changes = {**SMALL, "dimension": 3, "epochs": 1, "rate": 1e-9, **changes}
+    return Tagger("lightdxml", settings=changes, text={"min_count": 1}, device="cpu").fit(WORDS, TAGS)
+
+
+def test_tokens_are_read_from_a_file(tmp_path):
+    path = tmp_path / "words.vec"
+    path.write_text("red 1 0 0\napple 0 2 0\nelephant 9 9 9\ncar 0 0 -4\n")
+    tagger, random = tagging(tokens=str(path)), tagging()
+    place = {term: number for number, term in enumerate(tagger.features_.terms)}
+    rows, drawn = tagger.model_.encoder.tokens.rows, random.model_.encoder.tokens.rows
+    spread = math.sqrt((1 + 4 + 16) / 9) / 3**-0.5  # so that they are as long as random ones
+    for word, vector in {"red": [1, 0, 0], "apple": [0, 2, 0], "car": [0, 0, -4]}.items():
+        torch.testing.assert_close(rows[place[word]], torch.tensor(vector) / spread, rtol=1e-4, atol=1e-5)
+    for word in ("green", "pear", "slow"):  # which the file lacks
+        torch.testing.assert_close(rows[place[word]], drawn[place[word]], rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_are_learned_by_fasttext(tmp_path):
+    one, two, random = tagging(tokens="fasttext"), tagging(tokens="fasttext"), tagging()
+    rows = [tagger.model_.encoder.tokens.rows for tagger in (one, two, random)]
+    assert torch.equal(rows[0], rows[1])
+    assert (rows[0] - rows[2]).abs().max() > 0.1
+    assert rows[0].square().mean().item() == pytest.approx(1 / 3, rel=1e-3)
+    assert one.predict(["green pear"], 1)[0][0].label in {"fruit", "car"}
+
+
+def test_tokens_are_made_once_a_run(tmp_path, monkeypatch):
+    run = Run(tmp_path)
+    run.open({})
+    changes = {**SMALL, "dimension": 3, "epochs": 1, "tokens": "fasttext"}
+    tagger = Tagger("lightdxml", settings=changes, text={"min_count": 1}, device="cpu")
+    dataset = Dataset(Part(matrix([{0}, {1}] * 3, 2), texts={"text": ["red apple", "slow car"] * 3}))
+    first = tagger.fit_dataset(dataset, run).model_.encoder.tokens.rows.clone()
+    (tmp_path / "lightdxml.safetensors").unlink()
+    monkeypatch.setattr(lightdxml, "train_fasttext", None)
+    again = Run(tmp_path)
+    again.open({})
+    assert torch.equal(tagger.fit_dataset(dataset, again).model_.encoder.tokens.rows, first)
+
+
+def test_features_without_names_have_no_token_vectors(tmp_path):
+    for tokens in ("fasttext", str(tmp_path / "words.vec")):
+        with pytest.raises(ConfigError, match=r"tokens=.* needs features with names"):
+            fitted(planted(), tokens=tokens)
+
+
+def test_names_without_texts_cannot_be_learned_from():
+    part = planted()
+    named = Dataset(part, feature_names=[f"w{number}" for number in range(42)])
+    with pytest.raises(ConfigError, match="learns from texts, and these points have none; tokens=random does not"):
+        Tagger("lightdxml", settings={**SMALL, "tokens": "fasttext"}, device="cpu").fit_dataset(named)
+
+
+def test_a_file_of_another_width(tmp_path):
+    path = tmp_path / "words.vec"
+    path.write_text("red 1 0\ncar 0 2\n")
+    with pytest.raises(ConfigError, match=r"words\.vec has vectors of width 2; set dimension=2"):
+        tagging(tokens=str(path))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere\.vec"):
+        tagging(tokens=str(tmp_path / "nowhere.vec"))
+
+
+# --- Devices ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_exact_index_follows_the_model_whatever_was_asked_for():
+    """As where faiss is missing, or a model of many labels was trained on a GPU."""
+    model = fitted(planted(), index="hnsw", epochs=1).model_
+    model.index = ExactIndex(model.places)
+    model.places = model.places.clone()  # as a move to another device does
+    assert model.learner().index.vectors is model.places
+
+
+# --- Odd data and settings --------------------------------------------------------------------------------------------
+
+
+def test_one_point_and_a_validation_of_one_point():
+    one = Part(csr_array([[0, 1.0]]), X=csr_array([[0.5, 0, 2]]))
+    other = Part(csr_array([[1.0, 0]]), X=csr_array([[0.5, 1, 0]]))
+    tagger = Tagger("lightdxml", settings=SMALL, device="cpu").fit_dataset(Dataset(one, validation=other))
+    assert tagger.rank(one.X, 2).ids.tolist() == [[1, 0]]
+
+
+def test_more_points_than_a_batch_of_prediction(monkeypatch):
+    model = model_of(planted())
+    X = planted(30).X
+    whole = model.encoded(X)
+    monkeypatch.setattr(lightdxml, "BATCH", 7)
+    torch.testing.assert_close(model.encoded(X), whole)
+    model.places.copy_(normalize(torch.randn(8, 16, generator=seeded()), dim=1))
+    model.build(0)
+    near = model.shortlists(whole)
+    monkeypatch.setattr(lightdxml, "BATCH", BATCH)
+    assert torch.equal(near, model.shortlists(whole))
+
+
+def test_a_validation_without_points_is_none():
+    part = planted()
+    nobody = Part(csr_array((0, 8)), X=csr_array((0, 42)))
+    tagger = Tagger("lightdxml", settings=SMALL, device="cpu").fit_dataset(Dataset(part, validation=nobody))
+    assert tagger.outcome_.best is None
+    assert tagger.score(part.X, part.Y) > 0.8
+
+
+def test_validation_points_without_labels():
+    part = planted()
+    empty = Part(csr_array((5, 8)), X=part.X[:5] * 2)
+    tagger = Tagger("lightdxml", settings=SMALL, device="cpu").fit_dataset(Dataset(part, validation=empty))
+    assert tagger.rank(part.X, 3).ids.shape == (len(part), 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"dimension": 0}, "dimension must be at least 1; found 0"),
+        ({"shortlist": 0}, "shortlist must be at least 1; found 0"),
+        ({"cycle": 0}, "cycle must be at least 1; found 0"),
+        ({"label_epochs": -1}, "label_epochs must be at least 0; found -1"),
+        ({"keep": 0}, r"keep must lie in \(0, 1\]; found 0"),
+        ({"dropout": 1}, r"dropout must lie in \[0, 1\); found 1"),
+        ({"beta": 1.5}, r"beta must lie in \[0, 1\]; found 1.5"),
+        ({"index": "hsnw"}, "hnsw"),
+        ({"shortlists": 5}, "unknown setting 'shortlists'; did you mean 'shortlist'?"),
+    ],
+)
+def test_settings_that_make_no_sense(changes, told):
+    with pytest.raises(ConfigError, match=told):
+        settings_of("lightdxml", changes=changes)

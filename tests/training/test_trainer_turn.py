@@ -1,0 +1,131 @@
+"""What happens between epochs: when a turn is called, and that a stopped stage goes on as if it had not been."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from zipfel.training.run import Run
+from zipfel.training.trainer import Outcome, Schedule, train
+
+POINTS = 20
+SCHEDULE = Schedule(epochs=4, batch=4, rate=0.1, checkpoint_seconds=0)  # 5 steps an epoch, each of them kept
+
+
+class Stop(Exception):  # noqa: N818
+    pass
+
+
+class Moved(nn.Module):
+    """A weight that is learned, and a target for it that turns move."""
+
+    target: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.register_buffer("target", torch.zeros(()))
+
+
+def trained(
+    run: Run, stop: int | None = None, error: type[BaseException] = Stop, schedule: Schedule = SCHEDULE, **more: Any
+) -> tuple[Moved, list[Any], Outcome]:
+    """Write down turns, steps (s) and validations (v), and stop at a step, counted from 0 in each call."""
+    module, seen = Moved(), list[Any]()
+
+    def turn(done: int, resumed: bool) -> None:
+        seen.append((done, resumed))
+        if not resumed:
+            module.target += 1 + module.weight.detach()  # so that a turn too many would be found out
+
+    def objective(rows: np.ndarray[Any, Any], generator: torch.Generator) -> Mapping[str, Tensor]:
+        if seen.count("s") == stop:
+            raise error
+        seen.append("s")
+        return {"fit": (module.weight - module.target + torch.randn((), generator=generator)).square()}
+
+    def validate() -> float:
+        seen.append("v")
+        return module.target.item()  # which grows with each turn
+
+    validated = validate if more.get("validation", True) else None
+    outcome = train(run, "moved", module, POINTS, objective, schedule, validated, more.get("turn", turn))
+    return module, seen, outcome
+
+
+def opened(folder: Path) -> Run:
+    run = Run(folder)
+    run.open({})
+    return run
+
+
+def test_a_turn_comes_before_the_first_epoch_and_after_each_before_it_is_validated():
+    _, seen, _ = trained(Run())
+    epochs = [[*"sssss", (done, False), "v"] for done in (1, 2, 3, 4)]
+    assert seen == [(0, False), *(event for epoch in epochs for event in epoch)]
+
+
+def test_without_a_turn_all_is_as_before():
+    module, seen, _ = trained(Run(), turn=None)
+    assert module.target == 0
+    assert seen == [*"sssssv"] * 4
+
+
+@pytest.mark.parametrize("validation", [True, False])
+@pytest.mark.parametrize("stop", [0, 1, 5, 7, 10, 19])
+def test_a_stopped_stage_goes_on_with_what_turns_did(tmp_path, stop, validation):
+    plain, _, _ = trained(Run(), validation=validation)
+    with pytest.raises(Stop):
+        trained(opened(tmp_path), stop, validation=validation)
+    further, seen, _ = trained(opened(tmp_path), validation=validation)
+    assert seen[0] == (stop // 5, stop > 0)  # at step 0 nothing had been kept yet
+    assert [event for event in seen[1:] if isinstance(event, tuple)] == [(n, False) for n in range(stop // 5 + 1, 5)]
+    assert torch.equal(further.target, plain.target)
+    assert torch.equal(further.weight, plain.weight)
+
+
+def test_a_finished_stage_has_no_turns(tmp_path):
+    trained(opened(tmp_path))
+    again, seen, _ = trained(opened(tmp_path))
+    assert seen == []
+    assert again.target != 0
+
+
+def test_patience_ends_turns_too():
+    schedule = Schedule(epochs=4, batch=4, rate=0.1, patience=1)
+    turns: list[int] = []
+    scores = iter([0.5, 0.4, 0.6])
+    module = Moved()
+    train(Run(), "moved", module, POINTS, lambda rows, generator: {"fit": module.weight.square()}, schedule,
+          scores.__next__, lambda done, resumed: turns.append(done))  # fmt: skip
+    assert turns == [0, 1, 2]
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_ctrl_c_in_a_turn_ends_the_stage_with_the_best_weights(tmp_path, at):
+    best: list[Tensor] = []
+
+    def turn(done: int, resumed: bool) -> None:
+        if done == at:
+            raise KeyboardInterrupt
+
+    module = Moved()
+
+    def validate() -> float:
+        best.append(module.weight.detach().clone())
+        return 1.0
+
+    def objective(rows: np.ndarray[Any, Any], generator: torch.Generator) -> Mapping[str, Tensor]:
+        return {"fit": (module.weight - 1).square()}
+
+    outcome = train(opened(tmp_path), "moved", module, POINTS, objective, SCHEDULE, validate, turn)
+    assert outcome.interrupted
+    assert (outcome.epochs, len(best)) == ((1, 1) if at else (0, 0))
+    assert module.weight == (best[0] if at else 0)
+    assert not (tmp_path / "moved.safetensors").exists()
