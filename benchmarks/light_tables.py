@@ -31,7 +31,8 @@ from zipfel.data.splits import hold_out
 from zipfel.data.text import featurized
 from zipfel.evaluate import evaluate
 from zipfel.models.base import Lesson
-from zipfel.models.lightdxml import LightDxml, LightSettings, curve
+from zipfel.models.lightdxml import LightDxml, LightSettings
+from zipfel.models.mixed import curve
 from zipfel.training.run import Run
 
 SEEDS = (0, 1, 2)

@@ -246,7 +246,7 @@ def test_the_width_of_shortlists(labels, told, width):
 
 def test_which_index_is_built():
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    assert [LightSettings().kind(labels, cpu) for labels in (20_000, 20_001)] == ["exact", "hnsw"]
+    assert [LightSettings().kind(labels, cpu) for labels in (50_000, 50_001)] == ["exact", "hnsw"]
     assert LightSettings().kind(10**6, cuda) == "exact"
     assert LightSettings(index="hnsw").kind(10, cuda) == "hnsw"
 
@@ -912,3 +912,17 @@ def test_validation_points_without_labels():
 def test_settings_that_make_no_sense(changes, told):
     with pytest.raises(ConfigError, match=told):
         settings_of("lightdxml", changes=changes)
+
+
+def test_a_word_that_is_no_kind_of_tokens():
+    with pytest.raises(ConfigError, match=r"random, fasttext or a file; found 'fastext'; did you mean 'fasttext'"):
+        Tagger("lightdxml", settings={**SMALL, "tokens": "fastext"}, text={"min_count": 1}, device="cpu").fit(
+            WORDS, TAGS
+        )
+
+
+def test_a_file_that_knows_none_of_the_terms(tmp_path):
+    (tmp_path / "other.vec").write_text("1 16\nelsewhere " + " ".join(["0.5"] * 16) + "\n")
+    settings = {**SMALL, "dimension": 16, "tokens": str(tmp_path / "other.vec")}
+    with pytest.raises(DataError, match="has a vector for none of"):
+        Tagger("lightdxml", settings=settings, text={"min_count": 1}, device="cpu").fit(WORDS, TAGS)

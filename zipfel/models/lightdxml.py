@@ -19,38 +19,30 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from zipfel import metrics
 from zipfel.config import setting
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.data.token_vectors import read_vectors, train_fasttext
-from zipfel.errors import ConfigError
+from zipfel.errors import ConfigError, DataError, did_you_mean
 from zipfel.index import Index, Kind, build_index, load_index
 from zipfel.index.exact import ExactIndex
 from zipfel.models.base import (
     BATCH,
-    UNLISTED,
     Learner,
     Lesson,
-    filled,
     labelled,
-    likelihoods,
-    most_filtered,
-    ranking_of,
-    row_products,
     share_right,
 )
+from zipfel.models.mixed import Mixed, chosen_beta, curve
 from zipfel.negatives import holds
 from zipfel.nn import losses
 from zipfel.nn.classifiers import OneVsAll
 from zipfel.nn.encoders import Table, keep_features, unique_ids, weighted_sum
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, Schedule, train
-from zipfel.types import Bags, Ranking, Shortlist, stored
+from zipfel.types import Bags, stored
 
-EXACT = 20_000  # labels up to which looking at all of them beats a graph
-BETAS = tuple(step / 20 for step in range(21))
-TOLERANCE = 0.3  # of P@1 + P@3 + P@5, in points, that rare labels are worth
+EXACT = 50_000  # labels up to which looking at all of them beats a graph: docs/decisions/010-shared-candidates.md
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,7 @@ class LightSettings:
     cosine: bool = setting(True, "points and classifiers have length 1; one scale and offset for all labels")
     shortlist: int | None = setting(None, "k, labels in a shortlist; none: 5 % of all, 100 to 700")
     index: Kind | None = setting(
-        None, "how labels are searched: exact, hnsw or ivf; none: exact up to 20,000, else hnsw"
+        None, "how labels are searched: exact, hnsw or ivf; none: exact up to 50,000, else hnsw"
     )
     keep: float = setting(0.9, "share of features that a step keeps")
     dropout: float = setting(0.0, "share of the numbers of a point's vector that a step drops")
@@ -229,6 +221,7 @@ class LightDxml(nn.Module):
             elif within == 0:  # Step 5: a cycle of steps 2 to 4 begins, or the last one has ended
                 vectors = self.encoded(part.X)
                 self.place_labels(part, vectors, lesson, run, f"labels{round}-{number}")
+                run.forget(f"shortlists{round}-{number - 2}")  # those before this one are needed until a checkpoint
                 if done < epochs:
                     near = run.stage(f"shortlists{round}-{number}", lambda: {"near": self.shortlists(vectors)})["near"]
 
@@ -260,6 +253,8 @@ class LightDxml(nn.Module):
         tokens = self.encoder.tokens.rows
         found = run.stage("tokens", lambda: {"tokens": token_vectors(lesson, self.settings, run)})["tokens"]
         known = found.abs().amax(dim=1) > 0
+        if not bool(known.any()):
+            raise DataError(f"{self.settings.tokens} has a vector for none of {len(known):,} terms")
         found = found / found[known].square().mean().sqrt() * self.settings.dimension**-0.5
         tokens.copy_(torch.where(known[:, None], found, tokens.cpu()))
 
@@ -386,84 +381,13 @@ def token_vectors(lesson: Lesson, settings: LightSettings, run: Run) -> Tensor:
         found = train_fasttext(lesson.train.texts, lesson.terms, settings.dimension, run.numbers("tokens"),
                                settings.deterministic)  # fmt: skip
         return torch.from_numpy(found)
+    if not Path(settings.tokens).suffix:
+        near = did_you_mean(settings.tokens, ("random", "fasttext"))
+        raise ConfigError(f"tokens must be random, fasttext or a file; found {settings.tokens!r}{near}")
     found, _ = read_vectors(Path(settings.tokens), lesson.terms)
     if found.shape[1] != settings.dimension:
         raise ConfigError(f"{settings.tokens} has vectors of width {found.shape[1]}; set dimension={found.shape[1]}")
     return torch.from_numpy(found)
-
-
-@dataclass(frozen=True)
-class Mixed:
-    """Scores the labels of a shortlist by β σ(classifier) + (1 − β) σ(cosine). Others follow, the frequent first."""
-
-    vectors: Tensor  # ŷ [L, D]
-    W: Tensor  # [L, D]
-    scale: Tensor
-    offset: Tensor
-    counts: Tensor  # [L]
-    beta: float
-    shortlist: int
-
-    def width(self, k: int) -> int:
-        """Return how many labels must be found, whatever k: a longer ranking begins with a shorter one."""
-        return self.shortlist
-
-    def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
-        """Rank labels; a point of which nothing is known has none on its list."""
-        nothing = queries.abs().amax(dim=1, keepdim=True) == 0
-        ids = shortlist.ids.masked_fill(nothing, -1)
-        return self.ranked(ids, self.mixed(*self.opinions(queries, ids)), k)
-
-    @torch.no_grad()
-    def opinions(self, queries: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what classifier and shortlist say of each candidate, as probabilities, both [B, W].
-
-        In float64: in float32 the last bit of a sigmoid depends on its place in the batch.
-        """
-        known = ids.clamp_min(0)
-        logits = self.scale * row_products(queries, self.W, known) + self.offset
-        cosines = row_products(F.normalize(queries, dim=1), self.vectors, known)
-        return torch.sigmoid(logits.double()), torch.sigmoid(cosines.double())
-
-    def mixed(self, classifier: Tensor, shortlist: Tensor) -> Tensor:
-        """Return the scores of candidates, above those of labels that are on no list; low ones keep their order."""
-        return (UNLISTED + (1 - UNLISTED) * (self.beta * classifier + (1 - self.beta) * shortlist)).float()
-
-    def ranked(self, ids: Tensor, scores: Tensor, k: int) -> Ranking:
-        """Rank candidates, and behind them the most frequent of the other labels where there are too few."""
-        scores = scores.masked_fill(ids < 0, -torch.inf)
-        if bool(((ids >= 0).sum(dim=1) < k).any()):
-            return filled(ids.cpu(), scores.cpu(), likelihoods(self.counts.cpu().numpy()), k)
-        return ranking_of(Shortlist(ids, scores), k)
-
-
-def curve(learner: Learner, part: Part, lesson: Lesson) -> dict[float, dict[str, float]]:
-    """Return P and PSP of a part for each β; where it is large, of some of its points."""
-    mixed, part = learner.classifier, part.take(np.arange(min(len(part), 8 * BATCH)))
-    assert isinstance(mixed, Mixed)
-    assert part.X is not None
-    queries = torch.cat([learner.encode(part.X[start : start + BATCH]) for start in range(0, len(part), BATCH)])
-    ids = learner.index.search(queries, mixed.shortlist).ids
-    opinions, k = mixed.opinions(queries, ids), 5 + most_filtered(part.filtered)
-    Y = lesson.train.Y
-    inverse = metrics.inverse_propensities(np.bincount(Y.indices, minlength=Y.shape[1]), Y.shape[0], *lesson.propensity)
-    found = {}
-    for beta in BETAS:
-        other = replace(mixed, beta=beta)
-        ranking = other.ranked(ids, other.mixed(*opinions), k)
-        ranking = ranking if part.filtered is None else ranking.without(part.filtered)
-        found[beta] = metrics.measure(ranking.top(5), part.Y, inverse)
-    return found
-
-
-def chosen_beta(found: Mapping[float, Mapping[str, float]]) -> float:
-    """Return the β that is best on rare labels (PSP) among those that are as good as any on all (P)."""
-
-    def total(beta: float, name: str) -> float:
-        return sum(found[beta][f"{name}@{k}"] for k in (1, 3, 5))
-
-    best = max(total(beta, "P") for beta in found)
-    return max((beta for beta in found if total(beta, "P") >= best - TOLERANCE), key=lambda beta: total(beta, "PSP"))
 
 
 build = LightDxml
