@@ -1,4 +1,4 @@
-"""Tables of LightDXML's ledger: `python -m benchmarks.light_tables WORKERS DATA [TABLE ...] [key=value ...]`.
+"""Tables of LightDXML's ledger: `python -m benchmarks.light_tables WORKERS DATA [TABLE ...] [seeds=0,1,2] [key=value ...]`.
 
 cycle: labels placed again and again, or at the beginning and the end only.  start: random token vectors, or FastText's
 (needs texts and gensim).  relu, shortlist (k), epochs (e_model), labels (e_label): one setting each.  Three seeds,
@@ -10,7 +10,6 @@ judged on test, with the recall of its labels by their points' shortlists; secon
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import sys
 import time
@@ -24,7 +23,7 @@ import orjson
 import torch
 
 from benchmarks.record import record
-from zipfel.config import from_words
+from zipfel.config import words_of
 from zipfel.data.dataset import Dataset
 from zipfel.data.formats import read
 from zipfel.data.splits import hold_out
@@ -33,9 +32,9 @@ from zipfel.evaluate import evaluate
 from zipfel.models.base import Lesson
 from zipfel.models.lightdxml import LightDxml, LightSettings
 from zipfel.models.mixed import curve
+from zipfel.tagger import settings_of
 from zipfel.training.run import Run
 
-SEEDS = (0, 1, 2)
 TABLES: dict[str, list[dict[str, Any]]] = {
     "cycle": [{"cycle": 1}, {"cycle": 2}, {"cycle": 4}],  # of 4 epochs: 5, 3 and 2 placements of the labels
     "start": [{"tokens": "random"}, {"tokens": "fasttext"}],
@@ -103,7 +102,7 @@ def judged(job: tuple[str, LightSettings, int]) -> dict[str, Any]:
     return found | {"seconds": seconds, "curve": by_beta, "recalls": recalls.found}
 
 
-def told(path: str, table: str, changes: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+def told(path: str, table: str, changes: dict[str, Any], seeds: list[int], rows: list[dict[str, Any]]) -> None:
     """Write down a row of a table: means of the seeds."""
     means = {name: round(statistics.mean(row[name] for row in rows), 2) for name in NAMES}
     spread = {
@@ -120,19 +119,20 @@ def told(path: str, table: str, changes: dict[str, Any], rows: list[dict[str, An
         more["curve"] = {
             b: [round(statistics.mean(row["curve"][b][i] for row in rows), 2) for i in (0, 1)] for b in keys
         }
-    record("light_tables", {**about, **means, **spread, **more}, SEEDS[0], ("torch",))
+    record("light_tables", {**about, **means, **spread, **more, "seeds": seeds}, seeds[0], ("torch",))
     sys.stdout.flush()
 
 
 def main(words: list[str]) -> None:
     workers, path, tables = int(words[0]), words[1], [word for word in words[2:] if "=" not in word] or list(TABLES)
-    base = from_words(LightSettings, [word for word in words[2:] if "=" in word])
-    rows = [(table, changes) for table in tables for changes in TABLES[table]]
-    jobs = [(path, dataclasses.replace(base, **changes), seed) for _, changes in rows for seed in SEEDS]
+    changes = words_of([word for word in words[2:] if "=" in word])
+    seeds = [int(seed) for seed in changes.pop("seeds", "0,1,2").split(",")]
+    rows = [(table, row) for table in tables for row in TABLES[table]]
+    jobs = [(path, settings_of("lightdxml", "default", {**changes, **row}), seed) for _, row in rows for seed in seeds]
     with get_context("spawn").Pool(workers) as pool:
         found = pool.imap(judged, jobs, chunksize=1)
-        for table, changes in rows:
-            told(path, table, changes, [next(found) for _ in SEEDS])
+        for table, row in rows:
+            told(path, table, row, seeds, [next(found) for _ in seeds])
 
 
 def plot(results: Path, out: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from zipfel.models import base
 from zipfel.models.base import UNLISTED, filled, likelihoods, row_products
+from zipfel.types import Shortlist
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -47,7 +48,7 @@ def test_products_of_rows_do_not_depend_on_the_batch(width):
 
 
 def test_the_warning_of_sparse_matrices_is_not_heard_and_others_are():
-    base._no_beta_warning.cache_clear()
+    base._hear_no_warning.cache_clear()
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         row_products(*drawn(2, 3, 4, 2))
@@ -82,3 +83,12 @@ def test_more_than_there_are_labels():
     ranking = filled(torch.tensor([[1, -1]]), torch.tensor([[0.5, -torch.inf]]), likelihoods(np.array([2, 1])), 4)
     assert ranking.ids.tolist() == [[1, 0, -1, -1]]
     assert (ranking.scores[0, 2:] == -np.inf).all()
+
+
+def test_an_index_that_finds_too_few_leaves_the_end_of_a_ranking_empty():
+    vectors = torch.tensor([[1.0, 0], [0, 1.0], [0.6, 0.8]])
+    found = Shortlist(torch.tensor([[2, -1, 0], [-1, -1, 1]]), torch.zeros(2, 3))
+    ranking = base.Cosine(vectors, base.half_cosine).rescore(torch.tensor([[1.0, 0], [0, 1.0]]), found, 3)
+    assert ranking.ids.tolist() == [[0, 2, -1], [1, -1, -1]]
+    assert ranking.scores[:, 0].tolist() == [1, 1]
+    assert np.isneginf(ranking.scores[ranking.ids < 0]).all()

@@ -131,8 +131,9 @@ class Cosine:
     @torch.no_grad()
     def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
         """Rank labels; products are taken anew, row by row, for in a matrix product they depend on the batch."""
-        products = row_products(queries, self.vectors, shortlist.ids)
-        return ranking_of(Shortlist(shortlist.ids, self.score(products)), k)
+        ids = shortlist.ids
+        scores = self.score(row_products(queries, self.vectors, ids.clamp_min(0)))
+        return ranking_of(Shortlist(ids, scores.masked_fill(ids < 0, -torch.inf)), k)
 
 
 def half_cosine(cosines: Tensor) -> Tensor:
@@ -157,7 +158,7 @@ def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:
         return torch.cat(
             [row_products(queries, vectors, part) for part in torch.split(ids, len(vectors), dim=1)], dim=1
         )
-    _no_beta_warning()
+    _hear_no_warning()
     pointers = torch.arange(0, ids.numel() + 1, ids.shape[1])
     wanted = torch.sparse_csr_tensor(pointers, ids.flatten(), torch.zeros(ids.numel()), (len(ids), len(vectors)))
     found: Tensor = torch.sparse.sampled_addmm(wanted, queries, vectors.T, beta=0).values()
@@ -165,7 +166,7 @@ def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:
 
 
 @cache
-def _no_beta_warning() -> None:
+def _hear_no_warning() -> None:
     """Let torch say once, unheard, that its sparse matrices may change."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
