@@ -1,4 +1,4 @@
-"""Tables of LightDXML's ledger: `python -m benchmarks.light_tables WORKERS DATA [TABLE ...] [seeds=0,1,2] [key=value ...]`.
+"""Tables of LightDXML: `python -m benchmarks.light_tables WORKERS DATA [TABLE ...] [seeds=0,1,2] [key=value ...]`.
 
 cycle: labels placed again and again, or at the beginning and the end only.  start: random token vectors, or FastText's
 (needs texts and gensim).  relu, shortlist (k), epochs (e_model), labels (e_label): one setting each.  Three seeds,
@@ -106,7 +106,7 @@ def told(path: str, table: str, changes: dict[str, Any], seeds: list[int], rows:
     """Write down a row of a table: means of the seeds."""
     means = {name: round(statistics.mean(row[name] for row in rows), 2) for name in NAMES}
     spread = {
-        f"{name} sd": round(statistics.stdev(row[name] for row in rows), 2) for name in ("P@1", "PSP@1", "recall")
+        f"{name} sd": round(statistics.pstdev(row[name] for row in rows), 2) for name in ("P@1", "PSP@1", "recall")
     }
     modules = {
         name: round(statistics.mean(row["seconds"].get(name, 0) for row in rows), 1) for name in rows[0]["seconds"]

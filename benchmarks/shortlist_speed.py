@@ -48,7 +48,7 @@ def main() -> None:
         draws = torch.rand(BATCH, labels, generator=generator).log_() * torch.arange(1, labels + 1).sqrt()
         near = draws.topk(k, dim=1).indices.sort(dim=1).values  # without repetition, frequent labels more often
         del draws
-        right = near[:, ::50]
+        right = near[:, ::50].contiguous()
         times: dict[str, list[float]] = {"shared": [], "gathered": []}
         found: dict[str, float] = {}
         for _ in range(REPEATS):  # in turns, so that both meet the same minute
@@ -58,7 +58,7 @@ def main() -> None:
                 loss.backward()  # type: ignore[no-untyped-call]
                 times[way.__name__].append(1e3 * (time.perf_counter() - start))
                 table.touched.clear()
-                found[way.__name__] = float(loss)
+                found[way.__name__] = float(loss.detach())
         assert abs(found["shared"] - found["gathered"]) < 1e-3 * found["shared"]
         medians = {f"{name}_ms": round(statistics.median(values), 1) for name, values in times.items()}
         sizes = {"labels": labels, "k": k, "width": width, "batch": BATCH, "different": len(unique_ids(near)[0])}
