@@ -152,7 +152,7 @@ def centroids_of(Y: csr_array, vectors: Tensor) -> Tensor:
 class LightDxml(nn.Module):
     """Features, label encoder and classifier; `places` are the labels' vectors ŷ, of length 1 or 0, [L, D]."""
 
-    held_out = 0.05  # of train, for validation; it is not learned from
+    held_out = 0.05  # of train, for validation; it is given back where β is chosen on it
     places: Tensor
     counts: Tensor  # points of each label, [L]
 
