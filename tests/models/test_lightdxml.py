@@ -501,17 +501,6 @@ def test_how_often_labels_are_placed(monkeypatch, epochs, cycle):
     assert seen == [*wanted, *([("labels-last", 3)] if rest else [])]
 
 
-def test_where_validation_was_cut_from_train_all_of_it_is_learned_from(monkeypatch):
-    seen = spied(monkeypatch)
-    part = planted()
-    tagger = fitted(part, validation=0.2, epochs=2, cycle=1)
-    assert [stage for stage, _ in seen if stage.startswith("light")] == ["lightdxml", "lightdxml-whole"]
-    assert tagger.model_.counts.tolist() == np.bincount(part.Y.indices, minlength=8).tolist()
-    seen.clear()
-    fitted(part, validation=0.2, epochs=2, cycle=1, beta=0.5)
-    assert [stage for stage, _ in seen if stage.startswith("light")] == ["lightdxml"]
-
-
 def test_few_points_are_gone_through_more_often(monkeypatch):
     seen = spied(monkeypatch)
     fitted(planted(120), validation=0, epochs=2, steps=57)

@@ -152,7 +152,7 @@ def centroids_of(Y: csr_array, vectors: Tensor) -> Tensor:
 class LightDxml(nn.Module):
     """Features, label encoder and classifier; `places` are the labels' vectors ŷ, of length 1 or 0, [L, D]."""
 
-    held_out = 0.05  # of train, for validation; it is given back where β is chosen on it
+    held_out = 0.05  # of train, for validation; it is not learned from
     places: Tensor
     counts: Tensor  # points of each label, [L]
 
@@ -174,37 +174,18 @@ class LightDxml(nn.Module):
     # --- Algorithm 1 -------------------------------------------------------------------------------------------------
 
     def fit(self, lesson: Lesson, run: Run) -> Outcome:
-        """Learn, and choose β on validation; then learn again from all of train, where validation was cut from it.
-
-        A label may have its only point among those that were held out. Ctrl-C in the second round leaves what the first
-        one learned. Where β is set, validation decides on the epoch alone, and there is one round.
-        """
-        lesson = replace(lesson, validation=lesson.validation or None)  # a part without points decides nothing
+        """Learn, and choose β on validation."""
         self.classifier.unfold()
         if self.index is None and self.settings.tokens != "random":
             self.start_tokens(lesson, run)  # Step 1
-        again = lesson.whole is not None and self.settings.beta is None
-        begin = self.copied() if again else {}
         outcome = self.learn(lesson, run)
-        if lesson.validation is not None and self.settings.beta is None:
+        if lesson.validation and self.settings.beta is None:
             self.beta = chosen_beta(curve(self.learner(), lesson.validation, lesson))
-        if lesson.whole is None or not again or outcome.interrupted:
-            return outcome
-        first = self.copied()
-        self.load_state_dict(begin)
-        second = self.learn(replace(lesson, train=lesson.whole, validation=None), run, "-whole")
-        if second.interrupted:
-            self.load_state_dict(first)
-            self.build(run.seed)
-        return replace(outcome, seconds=outcome.seconds + second.seconds, interrupted=second.interrupted)
+        return outcome
 
-    def copied(self) -> State:
-        """Return a copy of all weights."""
-        return {name: value.clone() for name, value in self.state_dict().items()}
-
-    def learn(self, lesson: Lesson, run: Run, round: str = "") -> Outcome:
+    def learn(self, lesson: Lesson, run: Run) -> Outcome:
         """Go through the cycles; the epoch that is best by P@1 on validation stays, or else the last."""
-        part, validation, settings = labelled(lesson.train), lesson.validation, self.settings
+        part, validation, settings = labelled(lesson.train), lesson.validation or None, self.settings
         batch = max(1, min(settings.batch, len(part) // 10))
         epochs = max(settings.epochs, math.ceil(settings.steps * batch / len(part)))
         cycle = settings.cycle or max(1, epochs // 4)
@@ -216,14 +197,14 @@ class LightDxml(nn.Module):
             number, within = divmod(done, cycle)
             if resumed:  # with the places of labels that it had, whatever its points have become since
                 self.build(run.seed)
-                kept = run.load(f"shortlists{round}-{number}")
+                kept = run.load(f"shortlists-{number}")
                 near = kept[0]["near"] if kept is not None else None
             elif within == 0:  # Step 5: a cycle of steps 2 to 4 begins, or the last one has ended
                 vectors = self.encoded(part.X)
-                self.place_labels(part, vectors, lesson, run, f"labels{round}-{number}")
-                run.forget(f"shortlists{round}-{number - 2}")  # those before this one are needed until a checkpoint
+                self.place_labels(part, vectors, lesson, run, f"labels-{number}")
+                run.forget(f"shortlists-{number - 2}")  # those before this one are needed until a checkpoint
                 if done < epochs:
-                    near = run.stage(f"shortlists{round}-{number}", lambda: {"near": self.shortlists(vectors)})["near"]
+                    near = run.stage(f"shortlists-{number}", lambda: {"near": self.shortlists(vectors)})["near"]
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
             assert near is not None
@@ -235,11 +216,11 @@ class LightDxml(nn.Module):
 
         schedule = Schedule(epochs, batch, settings.rate, patience=settings.patience)
         judge = precision if validation is not None else None
-        outcome = train(run, f"lightdxml{round}", self, len(part), objective, schedule, judge, turn)
+        outcome = train(run, "lightdxml", self, len(part), objective, schedule, judge, turn)
         kept = outcome.best_epoch + 1 or outcome.epochs
         if kept % cycle and not outcome.interrupted:  # within a cycle: the labels lag behind the points
             try:
-                self.place_labels(part, self.encoded(part.X), lesson, run, f"labels{round}-last")
+                self.place_labels(part, self.encoded(part.X), lesson, run, "labels-last")
             except KeyboardInterrupt:
                 outcome = replace(outcome, interrupted=True)
         self.build(run.seed)
@@ -285,7 +266,7 @@ class LightDxml(nn.Module):
             placed = F.normalize(self.label_encoder(centroids), dim=1)
             self.places.copy_(torch.where(known, placed, self.places))  # what was placed by earlier points stays
         self.build(run.seed)
-        if lesson.validation is not None:
+        if lesson.validation:
             run.log(stage=stage, recall=self.shortlist_recall(lesson.validation))
 
     def shortlists(self, vectors: Tensor) -> Tensor:
