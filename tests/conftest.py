@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -20,6 +23,25 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def in_other_processes() -> Callable[[str, Path], set[str]]:
+    """Return what code that imports from a folder of tests prints in processes with other hashes of strings."""
+
+    def printed(code: str, folder: Path) -> set[str]:
+        found = set()
+        for hash_seed in ("1", "2"):
+            folders = os.pathsep.join([str(folder), *sys.path])
+            environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": folders}
+            run = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+            )
+            assert run.stderr == ""  # nor does gensim say anything
+            found.add(run.stdout.strip())
+        return found
+
+    return printed
 
 
 class Outcome(NamedTuple):
@@ -45,3 +67,19 @@ def zipfel_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
         return Outcome(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def nothing_is_learned_again(zipfel_command: Callable[..., Outcome]) -> Callable[..., None]:
+    """Train once more, in a folder whose run is done: the model stays as it is, bit for bit."""
+
+    def check(words: list[object], folder: Path) -> None:
+        kept = {path: path.read_bytes() for path in (folder / "model").rglob("*.safetensors")}
+        again = zipfel_command(*words)
+        assert again.code == 0
+        assert "epoch 4" not in again.err
+        assert len(kept) == 2
+        assert all(path.read_bytes() == content for path, content in kept.items())
+        assert zipfel_command("verify", folder).code == 0
+
+    return check

@@ -46,7 +46,7 @@ def made(**given: Any) -> Tagger:
 
 
 def label_rows(tagger: Tagger) -> torch.Tensor:
-    rows: torch.Tensor = tagger.model_.labels.rows.clone()
+    rows: torch.Tensor = tagger.model_.classifier.labels.rows.clone()
     return rows
 
 
@@ -235,7 +235,7 @@ def test_warm_start_on_new_rows_with_a_new_label(tmp_path, loaded):
         tagger.save(tmp_path / "model")
         before = label_rows(tagger)
         tagger = Tagger.load(tmp_path / "model", device="cpu").set_params(warm_start=True)
-        lengths = tagger.model_.lengths[:, None]
+        lengths = tagger.model_.classifier.stored_lengths[:, None]
         torch.testing.assert_close(label_rows(tagger) * lengths, before)
     texts = [f"apple {word}" for word in WORDS["sea"] for _ in range(5)]
     tagger.fit([*texts, *TEXTS[:30]], [*[["angling"]] * 20, *TAGS[:30]])

@@ -759,8 +759,10 @@ def test_a_warm_start_learns_new_labels_and_does_not_forget_old_ones(tmp_path):
 def test_a_warm_start_takes_its_tokens_as_they_are(monkeypatch):
     tagger = fitted(planted())
     monkeypatch.setattr(LightDxml, "start_tokens", None)
-    tagger.model_.settings = small(tokens="nowhere.vec")
+    before = tagger.model_.encoder.tokens.rows.clone()
+    tagger.model_.settings = small(tokens="nowhere.vec", rate=1e-9)
     tagger.set_params(warm_start=True).fit_dataset(Dataset(planted(seed=2)))
+    torch.testing.assert_close(tagger.model_.encoder.tokens.rows.detach(), before.detach(), rtol=0, atol=1e-6)
 
 
 # --- Step 1: where token vectors come from ----------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from zipfel.labelspace.graph import Mean, adjacency, cooccurrence
 from zipfel.models.base import Cosine, Learner, Lesson, half_cosine, labelled, share_right
 from zipfel.negatives import hardest, holds, sampled_positives
 from zipfel.nn import losses, regularizers
+from zipfel.nn.classifiers import OneVsAll
 from zipfel.nn.encoders import NormedLinear, Table, keep_features, unique_ids
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, Schedule, train
@@ -103,7 +104,7 @@ class Embedding(nn.Module):
 
 
 class Glas(nn.Module):
-    """The embedding φ, a vector for each label, and for softmax and logistic a scale and an offset of cosines."""
+    """The embedding φ, and a classifier: a vector for each label, and a scale and an offset of cosines."""
 
     held_out = 0.05  # of train, for validation; it is not learned from
 
@@ -111,18 +112,14 @@ class Glas(nn.Module):
         super().__init__()
         self.settings, self.features = settings, features
         self.embedding = Embedding(features, settings, generator)
-        self.labels = Table(labels, settings.dimension, generator, scale=settings.dimension**-0.5)
-        scale = 2.5 * math.log(max(labels, 2)) if settings.scale is None else settings.scale
-        self.scale = nn.Parameter(torch.tensor(float(scale)))
-        self.offset = nn.Parameter(torch.tensor(-scale / 3))
-        self.lengths: Tensor | None = None  # [L] of the label vectors, where those are stored with length 1
+        self.classifier = OneVsAll(labels, settings.dimension, True, generator, settings.scale)
 
     # --- Algorithm 2 -------------------------------------------------------------------------------------------------
 
     def fit(self, lesson: Lesson, run: Run) -> Outcome:
         """Learn from the points of train; the epoch that is best by P@1 on validation stays."""
         settings, validation = self.settings, lesson.validation
-        self._unfold()
+        self.classifier.unfold()
         train_part = labelled(lesson.train)
         self.A = cooccurrence(train_part.Y)  # of the whole of train, not of a batch
         batch = max(1, min(settings.batch, len(train_part) // 10))
@@ -140,12 +137,12 @@ class Glas(nn.Module):
 
     def loss(self, part: Part, rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
         """Return the terms of a step: lines 11 to 18 of Algorithm 2."""
-        settings, device = self.settings, self.scale.device
+        settings, device = self.settings, self.classifier.scale.device
         points, positives = bags(part.X, rows).to(device), bags(part.Y, rows).to(device)
         vectors = self.embedding(keep_features(points, settings.keep, generator))  # [B, d]
         chosen, labels = sampled_positives(positives, generator)  # [P], [P]
         pool = self._pool(positives, generator)  # [S] sorted
-        V = F.normalize(self.labels.gather(pool), dim=1)  # [S, d]
+        V = F.normalize(self.classifier.labels.gather(pool), dim=1)  # [S, d]
         scores = vectors @ V.T  # [B, S]
         own = holds(positives, pool)  # [B, S]
         left_out = own if part.filtered is None else own | holds(bags(part.filtered, rows).to(device), pool)
@@ -157,7 +154,7 @@ class Glas(nn.Module):
 
     def _pool(self, positives: Bags, generator: torch.Generator) -> Tensor:
         """Return the labels that a step is held against: all, or those of the batch and a draw of others."""
-        count, device = len(self.labels.rows), positives.ids.device
+        count, device = len(self.classifier.labels.rows), positives.ids.device
         if count <= self.settings.pool:
             return torch.arange(count, device=device)
         drawn = torch.randint(count, (self.settings.pool,), generator=generator).to(device)
@@ -165,14 +162,14 @@ class Glas(nn.Module):
 
     def _data_term(self, scores: Tensor, own: Tensor, left_out: Tensor, chosen: Tensor, places: Tensor) -> Tensor:
         """Return the loss (1), or softmax, of a sampled positive against the hardest negatives; or one-vs-all."""
-        settings = self.settings
+        settings, scale = self.settings, self.classifier.scale
         if settings.loss == "logistic":
-            return losses.logistic(self.scale * scores + self.offset, own.float(), own | ~left_out)
+            return losses.logistic(scale * scores + self.classifier.offset, own.float(), own | ~left_out)
         positive = scores[chosen, places]  # [P]
         negatives, mask = hardest(scores[chosen], left_out[chosen], settings.negatives)  # [P, negatives]
         if settings.loss == "margin":
             return losses.margin(positive, negatives, settings.margin, mask)
-        return losses.softmax(self.scale * positive, self.scale * negatives, mask)
+        return losses.softmax(scale * positive, scale * negatives, mask)
 
     def _regularizer(self, vectors: Tensor, V: Tensor, labels: Tensor) -> Tensor:
         kind = self.settings.regularizer
@@ -187,9 +184,7 @@ class Glas(nn.Module):
 
     def learner(self) -> Learner:
         """Return what prediction needs: φ, the unit label vectors, and what turns a cosine into a score in [0, 1]."""
-        vectors = self.labels.rows.detach()
-        if self.lengths is None:
-            vectors = F.normalize(vectors, dim=1)
+        vectors = self.classifier.composed()
         return Learner(self.embedding, ExactIndex(vectors), Cosine(vectors, self.score), vectors.device)
 
     def score(self, cosines: Tensor) -> Tensor:
@@ -198,30 +193,18 @@ class Glas(nn.Module):
             return half_cosine(cosines)
         # In float32 the last bit depends on the place in the batch: torch has one sigmoid for eight numbers at a time,
         # and another for what is left over.
-        return torch.sigmoid((self.scale * cosines + self.offset).double()).float()
+        scale, offset = self.classifier.line()
+        return torch.sigmoid((scale * cosines + offset).double()).float()
 
     # --- Saving, and labels that come later --------------------------------------------------------------------------
 
     def saved(self) -> tuple[State, State]:
         """Return what prediction needs, with label vectors of unit length, and what learning needs besides."""
-        state = self.state_dict()
-        if self.lengths is not None:
-            return state, {"labels.lengths": self.lengths}
-        rows = self.labels.rows.detach()
-        return state | {"labels.rows": F.normalize(rows, dim=1)}, {"labels.lengths": rows.norm(dim=1)}
-
-    def _unfold(self) -> None:
-        """Give label vectors that were stored with length 1 their own lengths back, for learning on."""
-        if self.lengths is not None:
-            rows = self.labels.rows.detach() * self.lengths.to(self.labels.rows.device)[:, None]
-            self.labels.rows, self.lengths = nn.Parameter(rows, requires_grad=False), None
+        return self.state_dict() | {"classifier.labels.rows": self.classifier.composed()}, self.classifier.lengths()
 
     def add_labels(self, count: int, generator: torch.Generator) -> None:
         """Add labels behind those that are there, at random places."""
-        self._unfold()
-        table = Table(count, self.settings.dimension, generator, scale=self.settings.dimension**-0.5)
-        rows = torch.cat([self.labels.rows.detach(), table.rows.to(self.labels.rows.device)])
-        self.labels.rows = nn.Parameter(rows, requires_grad=False)
+        self.classifier.grow(count, generator)
 
 
 build = Glas
@@ -232,7 +215,7 @@ def restored(sizes: Mapping[str, int], settings: GlasSettings, serve: State, tra
     model = Glas(0, 0, settings, torch.Generator())  # on the meta device it would cost a second of torch's imports
     model.features, model.embedding.nonlinear = sizes["features"], settings.has_relu(sizes["features"])
     model.embedding.input.rows = nn.Parameter(serve["embedding.input.rows"], requires_grad=False)
-    model.labels.rows = nn.Parameter(serve["labels.rows"], requires_grad=False)
+    model.classifier.labels.rows = nn.Parameter(serve["classifier.labels.rows"], requires_grad=False)
     model.load_state_dict(serve, assign=True)
-    model.lengths = train["labels.lengths"]
+    model.classifier.stored_lengths = train["classifier.lengths"]
     return model.eval()

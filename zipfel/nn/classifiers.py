@@ -12,15 +12,20 @@ from zipfel.nn.encoders import Table
 
 
 class OneVsAll(nn.Module):
-    """A vector w_l for each label; a point's score is w_l · x, or with `cosine` scale · cos(w_l, x) + offset."""
+    """A vector w_l for each label; a point's score is w_l · x, or with `cosine` scale · cos(w_l, x) + offset.
 
-    def __init__(self, labels: int, width: int, cosine: bool, generator: torch.Generator) -> None:
+    scale: what cosines are multiplied by at the start; None is 2.5 ln L.
+    """
+
+    def __init__(
+        self, labels: int, width: int, cosine: bool, generator: torch.Generator, scale: float | None = None
+    ) -> None:
         super().__init__()
         self.cosine = cosine
         self.labels = Table(labels, width, generator, scale=width**-0.5)
-        scale = 2.5 * math.log(max(labels, 2)) if cosine else 1.0
-        self.scale = nn.Parameter(torch.tensor(scale), requires_grad=cosine)
-        self.offset = nn.Parameter(torch.tensor(-scale / 3 if cosine else 0.0), requires_grad=cosine)
+        start = (2.5 * math.log(max(labels, 2)) if scale is None else float(scale)) if cosine else 1.0
+        self.scale = nn.Parameter(torch.tensor(start), requires_grad=cosine)
+        self.offset = nn.Parameter(torch.tensor(-start / 3 if cosine else 0.0), requires_grad=cosine)
         self.stored_lengths: Tensor | None = None  # [L] of the vectors, where those are stored with length 1
 
     def forward(self, points: Tensor, labels: Tensor) -> Tensor:
