@@ -122,7 +122,7 @@ def test_an_edited_tensor_is_found_by_verify(folder):
         persistence.verify(folder)
     path.write_bytes(before)
     assert persistence.verify(folder) == 4
-    save_file({**tensors, "labels.rows": tensors["labels.rows"][:1].clone()}, path)
+    save_file({**tensors, "classifier.labels.rows": tensors["classifier.labels.rows"][:1].clone()}, path)
     with pytest.raises(DataError, match="bytes; it was written with"):
         Tagger.load(folder)
 
