@@ -23,9 +23,7 @@ from zipfel.errors import ConfigError
 STEPS = 10  # of 2-means at most, for a level
 
 
-def balanced_clusters(
-    vectors: csr_array | Tensor, count: int, numbers: np.random.Generator
-) -> NDArray[np.int32]:
+def balanced_clusters(vectors: csr_array | Tensor, count: int, numbers: np.random.Generator) -> NDArray[np.int32]:
     """Return the cluster of each label, [L], ids 0 to count - 1; sizes differ by at most one.
 
     vectors: [L, D] centroids, of any length, for nearness is their cosine; a label whose row is zero goes where there
@@ -117,7 +115,7 @@ class _Dense:
 
     def gaps(self, first: Tensor, second: Tensor) -> Tensor:
         between = F.normalize(first) - F.normalize(second)  # [C, D]
-        return torch.bmm(self.rows, between[:, :, None])[:, :, 0]
+        return torch.bmm(between[:, None, :], self.rows.transpose(1, 2))[:, 0]  # twice as fast as rows @ between
 
 
 class _Sparse:
@@ -143,18 +141,17 @@ class _Sparse:
         self.kept = members >= 0  # [C, S]
         labels = members[self.kept].numpy()
         clusters = torch.nonzero(self.kept)[:, 0].numpy()  # [M], of each row
-        rows = self.rows[self.place[labels]]
+        self.rows = rows = self.rows[self.place[labels]]
         self.place[labels] = np.arange(len(labels))
         columns = len(self.owners)
         pairs = rows.indices  # (half, column of the level before), the half first
         pairs += np.repeat((clusters & 1).astype(pairs.dtype) * columns, np.diff(rows.indptr))
         found = np.zeros(2 * columns, dtype=bool)
         found[pairs] = True
-        known = np.flatnonzero(found)
+        self.owners = np.concatenate((2 * self.owners[found[:columns]], 2 * self.owners[found[columns:]] + 1))
         names = np.cumsum(found, dtype=pairs.dtype)
         names -= 1
-        self.owners = 2 * self.owners[known % columns] + (known >= columns).astype(np.int32)
-        self.rows = csr_array((rows.data, names[pairs], rows.indptr), shape=(len(labels), len(known)))
+        self.rows = csr_array((rows.data, names[pairs], rows.indptr), shape=(len(labels), len(self.owners)))
 
     def sums(self, weights: Tensor) -> Tensor:
         return torch.from_numpy(self.rows.T @ weights[self.kept].numpy())  # [pairs]
@@ -174,54 +171,57 @@ class _Sparse:
 def _row_lengths(rows: csr_array) -> NDArray[np.float32]:
     """Return the length of each row, [L]."""
     squares = csr_array((rows.data * rows.data, rows.indices, rows.indptr), shape=rows.shape)
-    return np.sqrt(squares @ np.ones(rows.shape[1], dtype=np.float32))
+    return np.asarray(np.sqrt(squares @ np.ones(rows.shape[1], dtype=np.float32)))
 
 
 def _hierarchy(points: _Points, labels: Tensor, levels: int, numbers: np.random.Generator) -> Tensor:
     """Return the labels of each cluster of the last level, [2 ** levels, S]."""
     members = labels[None, :]
-    for level in range(levels):
+    for _ in range(levels):
         if members.shape[1] > 1:
             points.arrange(members)
-            order = _two_means(points, members >= 0, numbers)
-            members = members.gather(1, order)
+            members = members.gather(1, _two_means(points, members >= 0, numbers))
         members = _halves(members)
     return members
 
 
 def _halves(members: Tensor) -> Tensor:
-    """Cut each row [C, S] in two, [2C, half of S]; the first half has the odd one."""
-    sizes = (members >= 0).sum(dim=1, keepdim=True)
+    """Cut each row [C, S] in two, [2C, S / 2]; the first half has the odd one."""
     width = (members.shape[1] + 1) // 2
-    places = torch.arange(width, device=members.device) + (sizes + 1) // 2  # [C, width], of second halves
-    padded = F.pad(members, (0, 2), value=-1)
-    first = members[:, :width].where(places - (sizes + 1) // 2 < (sizes + 1) // 2, -1)
-    second = padded.gather(1, places.clamp_max(members.shape[1]))
-    return torch.stack((first, second), dim=1).view(-1, width)
+    middles = ((members >= 0).sum(dim=1, keepdim=True) + 1) // 2  # [C, 1]
+    places = torch.arange(width, device=members.device)
+    first = members[:, :width].where(places < middles, -1)
+    second = F.pad(members, (0, width), value=-1).gather(1, middles + places)
+    return torch.stack((first, second), dim=1).flatten(0, 1)
 
 
 def _two_means(points: _Points, kept: Tensor, numbers: np.random.Generator) -> Tensor:
-    """Return the order of the members of each cluster, those nearest to its first centre first, empty places last."""
-    sizes = kept.sum(dim=1)
-    weights = kept.float()
-    everything = points.sums(weights)
-    first, second = (points.sums(seed) for seed in _seeds(kept, sizes, numbers))
-    front = torch.arange(kept.shape[1], device=kept.device) < (sizes[:, None] + 1) // 2  # [C, S]
+    """Return the order of the members of each cluster: those nearest to its first centre first, empty places last."""
+    middles = (kept.sum(dim=1, keepdim=True) + 1) // 2
+    front = (torch.arange(kept.shape[1], device=kept.device) < middles).float()  # [C, S]
+    half = kept.float()
+    whole = points.sums(half)
+    first, second = _seeds(points, kept, numbers)
     for _ in range(STEPS):
         gaps = points.gaps(first, second).masked_fill(~kept, -torch.inf)
-        order = gaps.argsort(dim=1, descending=True, stable=True)
-        before, weights = weights, torch.zeros_like(weights).scatter(1, order, front.float())
-        if torch.equal(before, weights):
+        order = gaps.argsort(dim=1, descending=True, stable=True)  # of equals, who came first stays first
+        before, half = half, torch.zeros_like(half).scatter(1, order, front)
+        if torch.equal(before, half):
             break
-        first = points.sums(weights)
-        second = everything - first
+        first = points.sums(half)
+        second = whole - first
     return order
 
 
-def _seeds(kept: Tensor, sizes: Tensor, numbers: np.random.Generator) -> Iterator[Tensor]:
-    """Yield two different members of each cluster, drawn by chance, as weights [C, S]; of one member, it twice."""
-    draws = torch.from_numpy(numbers.random((2, len(sizes)))).to(sizes.device)
-    one = (draws[0] * sizes).long()
-    other = (one + 1 + (draws[1] * (sizes - 1)).long()) % sizes
-    for seed in (one, other):
-        yield torch.zeros(kept.shape, device=kept.device).scatter(1, seed[:, None], 1.0)
+def _seeds(points: _Points, kept: Tensor, numbers: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """Return two members of each cluster, as sums: one drawn by chance, and the one that is least like it."""
+    sizes = kept.sum(dim=1)
+    draws = torch.from_numpy(numbers.random(len(kept))).to(kept.device)
+    one = points.sums(_alone((draws * sizes).long(), kept))
+    nearness = points.gaps(one, torch.zeros_like(one)).masked_fill(~kept, torch.inf)
+    return one, points.sums(_alone(nearness.argmin(dim=1), kept))
+
+
+def _alone(places: Tensor, kept: Tensor) -> Tensor:
+    """Return weights [C, S] that are 1 at one place of each row."""
+    return torch.zeros(kept.shape, device=kept.device).scatter(1, places[:, None], 1.0)
