@@ -4,8 +4,8 @@ Labels are noisy copies of one in twenty of them: dense rows of WIDTH, or sparse
 features; dense 128 unless told otherwise, on the GPU where there is one. The target: 10^6 labels, 17 levels in 10
 minutes on two cores, in one on an H200. `similarity` is the mean cosine of a label and the centre of its cluster,
 `chance` that of random clusters of the same sizes. The peak of memory is the process's, `held_mb` what it held before,
-with the centroids and torch. `load` is what the machine had to do beforehand and afterwards: where it says more than the
-cores, others worked too, and `processor_s` tells more than the clock.
+with the centroids and torch. `load` is what the machine had to do beforehand and afterwards: where it says more than
+the cores, others worked too, and `processor_s` tells more than the clock.
 """
 
 from __future__ import annotations

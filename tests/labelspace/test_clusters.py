@@ -190,8 +190,10 @@ def test_clusters_of_sparse_rows_beat_chance():
     assert similarity(vectors, clusters) > 1.3 * similarity(vectors, numbers.permutation(clusters))
 
 
-def test_a_seed_decides_whatever_the_number_of_threads():
+def test_a_seed_decides_whatever_the_number_of_threads(monkeypatch):
     vectors = some_vectors(5000, 40, filled=0.9)
+    product, used = torch.bmm, set()
+    monkeypatch.setattr(torch, "bmm", lambda *both: used.add(torch.get_num_threads()) or product(*both))
     threads = torch.get_num_threads()
     try:
         found = []
@@ -201,6 +203,7 @@ def test_a_seed_decides_whatever_the_number_of_threads():
             assert torch.get_num_threads() == number  # it is put back
     finally:
         torch.set_num_threads(threads)
+    assert used == {1}
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
     assert (clusters_of(vectors, 512, seed=1) != found[0]).any()
@@ -246,7 +249,10 @@ def test_a_step_costs_memory_linear_in_the_entries():
 
 def some_data(seed=0):
     numbers = np.random.default_rng(seed)
-    X, Z = (csr_array(some_vectors(rows, 15, seed=seed + rows, filled=0.3)) for rows in (40, 12))
+    X, Z = (
+        csr_array(some_vectors(rows, 15, seed=seed + rows, filled=0.3) * numbers.choice([-1, 1], 15).astype(np.float32))
+        for rows in (40, 12)
+    )
     Y = (numbers.random((40, 12)) < 0.1).astype(np.float32) * 3
     Y[:, [2, 7]] = 0
     return X, csr_array(Y), Z

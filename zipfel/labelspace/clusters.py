@@ -134,7 +134,7 @@ class _Sparse:
         self.lengths = torch.from_numpy(_row_lengths(self.rows))
         values /= np.repeat(np.maximum(self.lengths.numpy(), np.finfo(np.float32).tiny), np.diff(vectors.indptr))
         self.place = np.arange(vectors.shape[0])  # the row of each label
-        self.owners = np.zeros(vectors.shape[1], dtype=np.int32)  # the cluster of each column
+        self.widths = np.array([vectors.shape[1]])  # how many columns each cluster has, in their order
         self.kept = torch.empty(0)
 
     def arrange(self, members: Tensor) -> None:
@@ -143,15 +143,17 @@ class _Sparse:
         clusters = torch.nonzero(self.kept)[:, 0].numpy()  # [M], of each row
         self.rows = rows = self.rows[self.place[labels]]
         self.place[labels] = np.arange(len(labels))
-        columns = len(self.owners)
+        columns = rows.shape[1]
         pairs = rows.indices  # (half, column of the level before), the half first
         pairs += np.repeat((clusters & 1).astype(pairs.dtype) * columns, np.diff(rows.indptr))
         found = np.zeros(2 * columns, dtype=bool)
         found[pairs] = True
-        self.owners = np.concatenate((2 * self.owners[found[:columns]], 2 * self.owners[found[columns:]] + 1))
+        starts = self._starts()
+        widths = np.add.reduceat(found, np.concatenate((starts, starts + columns)), dtype=np.int64)
+        self.widths = widths[widths > 0]  # the second half of a single label is empty
         names = np.cumsum(found, dtype=pairs.dtype)
         names -= 1
-        self.rows = csr_array((rows.data, names[pairs], rows.indptr), shape=(len(labels), len(self.owners)))
+        self.rows = csr_array((rows.data, names[pairs], rows.indptr), shape=(len(labels), int(names[-1]) + 1))
 
     def sums(self, weights: Tensor) -> Tensor:
         return torch.from_numpy(self.rows.T @ weights[self.kept].numpy())  # [pairs]
@@ -162,10 +164,14 @@ class _Sparse:
         gaps[self.kept] = torch.from_numpy(self.rows @ between)
         return gaps
 
+    def _starts(self) -> NDArray[np.int64]:
+        """Return the first column of each cluster."""
+        return np.asarray(np.cumsum(self.widths) - self.widths)
+
     def _unit(self, sums: NDArray[np.float32]) -> NDArray[np.float32]:
         """Scale the sums of each cluster to length 1."""
-        lengths = np.sqrt(np.bincount(self.owners, weights=sums * sums, minlength=len(self.kept)))
-        return sums * (1 / np.maximum(lengths, 1e-12)).astype(np.float32)[self.owners]
+        lengths = np.sqrt(np.add.reduceat(sums * sums, self._starts()))
+        return np.asarray(sums / np.repeat(np.maximum(lengths, 1e-12), self.widths))
 
 
 def _row_lengths(rows: csr_array) -> NDArray[np.float32]:
