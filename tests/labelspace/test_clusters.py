@@ -288,3 +288,19 @@ def test_a_label_without_points_or_text_is_empty():
     found = sparse_centroids(X, Y, csr_array(texts)).toarray()
     assert found[2].any()
     assert not found[7].any()
+
+
+def test_a_cap_keeps_memory_near_the_result(monkeypatch):
+    """500 labels with some 10 points of 500 features each: 13 MB of entries, of which 20 a label are kept, 80 KB."""
+    monkeypatch.setattr(centroids_module, "CHUNK", 1 << 16)
+    numbers = np.random.default_rng(0)
+    X = csr_array((numbers.random(500_000, np.float32), numbers.integers(0, 5000, 500_000), np.arange(1001) * 500))
+    X.sum_duplicates()
+    Y = csr_array((np.ones(5000, np.float32), numbers.integers(0, 500, 5000), np.arange(1001) * 5))
+    Y.sum_duplicates()
+    tracemalloc.start()
+    found = sparse_centroids(X, Y, None, most=20)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.diff(found.indptr).max() == 20
+    assert peak < 6e6  # 69 MB if all labels were one chunk
