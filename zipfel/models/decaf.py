@@ -76,6 +76,9 @@ class DecafSettings:
     lite: bool = setting(False, "token vectors stay as Module I leaves them, and learners share them")
     cosine: bool = setting(True, "points and classifiers have length 1; one scale and offset for all labels")
     relu: bool = setting(False, "x̂ ends in a ReLU")
+    residual: bool = setting(
+        True, "text blocks have a residual layer R; without it they leave sums of tokens as they are"
+    )
     keep: float = setting(1.0, "share of features that a step keeps")
     drop: float = setting(0.5, "share of numbers that a step drops behind each ReLU")
     first_drop: float = setting(0.5, "the same in Module I")
@@ -131,8 +134,8 @@ class DecafSettings:
 
 PRESETS: dict[str, DecafSettings] = {
     "paper": DecafSettings(  # D, K and the beam follow the size of the data, as the authors' do
-        dimension=512, learners=3, shortlist="beam", missed=False, cosine=False, relu=True, drop=0.2, batch=255, epochs=10,
-        steps=1, rate=0.008, halve=True,
+        dimension=512, learners=3, shortlist="beam", missed=False, cosine=False, relu=True, residual=True, drop=0.2,
+        batch=255, epochs=10, steps=1, rate=0.008, halve=True,
     ),
     "default": DecafSettings(),
     "fast": DecafSettings(dimension=512, epochs=10, steps=200),
@@ -166,14 +169,14 @@ class Network(nn.Module):
     def encode(self, points: Bags, drop: float, generator: torch.Generator) -> Tensor:
         """Return x̂ = ReLU(E_D(x)), [B, D], with dropout; with `cosine`, of length 1."""
         settings, sums = self.settings, self.tokens(keep_features(points, self.settings.keep, generator))
-        found = self.documents(sums, drop, generator)
+        found = self.documents(sums, drop, generator) if settings.residual else sums
         found = dropped(F.relu(found), drop, generator) if settings.relu else found
         return F.normalize(found, dim=1) if settings.cosine else found
 
     def label_texts(self, texts: Bags, drop: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
         """Return ẑ¹ = E_L(z) of texts, [S, D]."""
-        found: Tensor = self.labels(self.tokens(texts), drop, generator)
-        return found
+        sums: Tensor = self.tokens(texts)
+        return self.labels(sums, drop, generator) if self.settings.residual else sums
 
     def classifiers(
         self, labels: Tensor, texts: Bags | None, drop: float = 0.0, generator: torch.Generator | None = None
@@ -218,7 +221,7 @@ class Ready(nn.Module):
     def forward(self, points: Bags) -> Tensor:
         """Return x̂ = ReLU(σ(α) ⊙ r̂ + σ(β) ⊙ (R · ReLU(r̂))), [B, D]."""
         sums = self.tokens(points).double()
-        found = torch.addmm(self.own * sums, F.relu(sums), self.residual)
+        found = torch.addmm(self.own * sums, F.relu(sums), self.residual) if self.settings.residual else sums
         found = F.relu(found) if self.settings.relu else found
         return (F.normalize(found, dim=1) if self.settings.cosine else found).float()
 
