@@ -1,8 +1,8 @@
 """Tables of DECAF: `python -m benchmarks.decaf_tables DATA [TABLE ...] [seeds=0,1,2] [preset=default] [key=value ...]`.
 
 parts: their Table 6, a part of the classifier left out, or begun otherwise.  shortlist: all labels, or those of the
-best clusters, and labels that a list missed learned from or not.  fanout: fewer clusters.  lite: tokens stay as Module I
-leaves them.  ensemble: their Fig. 5. Judged on test, with R@20 and C@20. One JSON line a row: means of the seeds.
+best clusters, and labels that a list missed learned from or not.  fanout: fewer clusters.  lite: tokens stay as Module
+I leaves them.  ensemble: their Fig. 5. Judged on test, with R@20 and C@20. One JSON line a row: means of the seeds.
 """
 
 from __future__ import annotations
