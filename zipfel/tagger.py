@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,7 +96,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if not dataset.train.Y.nnz:
             raise DataError("no point has a label, so there is nothing to learn")
         if self.warm_start and hasattr(self, "model_"):
-            dataset = self._continued(self._featured(dataset))
+            dataset = self._continued(self._featured(dataset, self.live_labels()))
         else:
             self._start(dataset)
             dataset = self._featured(dataset)
@@ -132,7 +132,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             )
         if self.features_ is None:
             raise ConfigError("the model was fitted on a matrix of features, and knows no words")
-        known = next((name for name in label_texts if str(name) in set(self.live_labels())), None)
+        known = _first_twice([*self.live_labels(), *map(str, label_texts)])
         if known is not None:
             raise ConfigError(f"there is a label {known!r} already")
         self.model_.add_label_texts(self.features_.transform([str(text) for text in label_texts.values()]))
@@ -148,9 +148,9 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     def rename_labels(self, names: Mapping[str, str]) -> Tagger:
         """Give labels other names."""
         ids, others = self._label_ids(names), set(self.live_labels()) - set(names)
-        taken = next((name for name in names.values() if name in others), None)
-        if taken is not None or len(set(names.values())) < len(names):
-            raise ConfigError(f"two labels would be called {taken or next(iter(names.values()))!r}")
+        taken = _first_twice([*others, *map(str, names.values())])
+        if taken is not None:
+            raise ConfigError(f"two labels would be called {taken!r}")
         classes = list(self.classes_)
         for place, name in zip(ids, names.values(), strict=True):
             classes[place] = str(name)
@@ -188,21 +188,25 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         build = import_module(MODELS[self.model]).build
         return build(features, labels, self.settings_, Run(seed=self.seed).generator("start"))
 
-    def _featured(self, dataset: Dataset) -> Dataset:
+    def _featured(self, dataset: Dataset, known: Container[str] = ()) -> Dataset:
         if (dataset.train.texts is not None) != (self.features_ is not None):
             kind = "texts" if self.features_ is not None else "a sparse matrix"
             raise DataError(f"the model was fitted on {kind}; these points are not of that kind")
         if self.features_ is not None:
-            return self.features_.apply(self._with_label_texts(dataset))
+            return self.features_.apply(self._with_label_texts(dataset, known))
         self._check_width(dataset.sizes.features)
         return dataset
 
-    def _with_label_texts(self, dataset: Dataset) -> Dataset:
-        """Return the data set with names of labels as their texts, where it has no others and the model reads them."""
+    def _with_label_texts(self, dataset: Dataset, known: Container[str] = ()) -> Dataset:
+        """Return the data set with names of labels as their texts, where it has no others and the model reads them.
+
+        Of labels that are known to the model nothing is told, so that they keep the texts that they have.
+        """
         reads = getattr(import_module(MODELS[self.model]).build, "reads_label_texts", False)
         if not reads or dataset.label_texts is not None or not dataset.label_names:
             return dataset
-        return dataclasses.replace(dataset, label_texts={"text": list(dataset.label_names)})
+        texts = ["" if name in known else name for name in dataset.label_names]
+        return dataclasses.replace(dataset, label_texts={"text": texts})
 
     def _check_width(self, features: int) -> None:
         if features != self.model_.features:
@@ -290,7 +294,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     def score(self, X: Any, y: Any) -> float:
         """Return P@1, as a share: how often the first tag is right."""
         self._check_fitted()
-        truth = label_matrix(y, self.classes_)
+        truth = label_matrix(y, self._unique_names())
         return metrics.measure(self.rank(X, 1), truth, ks=(1,))["P@1"] / 100
 
     def _check_fitted(self) -> None:
@@ -407,6 +411,12 @@ def label_matrix(y: Any, names: Sequence[str]) -> csr_array:
     ids = np.array([place for row in rows for place in row], dtype=np.int32)
     indptr = np.concatenate(([0], np.cumsum(counts)))
     return csr_array((np.ones(len(ids), dtype=np.float32), ids, indptr), shape=(len(rows), len(names)))
+
+
+def _first_twice(names: Iterable[str]) -> str | None:
+    """Return the first name that was there before."""
+    seen: set[str] = set()
+    return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
 
 
 def _numbered(names: Sequence[str], first: int) -> dict[str, int]:
