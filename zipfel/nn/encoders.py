@@ -140,7 +140,7 @@ def dropped(values: Tensor, share: float, generator: torch.Generator | None) -> 
 
     A random byte decides on each: a twelfth of the time that a random float takes.
     """
-    edge = round(256 * share)
+    edge = min(255, round(256 * share))  # all of them cannot go
     if generator is None or edge == 0:
         return values
     draws = generator
