@@ -7,7 +7,7 @@ docs/papers/decaf.md, and in its order: text blocks and classifiers (Sec. 3), Mo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -263,10 +263,10 @@ class Heads(nn.Module):
         meta = None if texts is None else (owned @ texts).tocsr()  # u_m = Σ z_l
         shown = texts if second else meta
         self.texts = None if shown is None else bags(shown).to(device)
-        width, refined = network.settings.dimension, second or texts is None
+        width, refined = network.settings.dimension, (second and network.settings.refinement) or texts is None
         draws = torch.Generator().manual_seed(0)
         self.refinement = Table(self.count if refined else 0, width, draws, scale=network.settings.spread).to(device)
-        if second and meta is not None:
+        if second and refined and meta is not None:
             with torch.no_grad():
                 self.refinement.rows.copy_(network.tokens.eval()(bags(meta).to(device)))
         self.combination = Combination(width).to(device)
@@ -309,7 +309,8 @@ class Decaf(nn.Module):
         if self.settings.tokens != "random" and not warm:
             for network in self.each():
                 start_tokens(network.tokens, lesson, self.settings.tokens, self.settings.spread, run)  # DECAF-FFT
-        if not self.settings.looks_at_all(len(self.counts), self.counts.device) and not warm:
+        exact = self.settings.looks_at_all(len(self.counts), self.counts.device)
+        if not warm and (self.settings.lite or not exact):
             self.first_module(lesson, run)
         outcomes: list[Outcome] = []
         for number, network in enumerate(self.each()):
@@ -327,13 +328,13 @@ class Decaf(nn.Module):
 
     def learn(self, network: Network, number: int, lesson: Lesson, run: Run, warm: bool) -> Outcome:
         """Train a learner after Module I."""
-        near = None
-        if not self.settings.looks_at_all(len(self.counts), self.counts.device):
-            if not warm:
-                self.second_module(network, number, lesson, run)
-            near = self.shortlists(network, number, lesson.train, run)
+        if warm:
+            self.take_new(network, lesson.train)
+        elif not self.settings.looks_at_all(len(self.counts), self.counts.device):
+            self.second_module(network, number, lesson, run)
+        near = self.shortlists(network, number, lesson.train, run) if len(network.heads) else None
         if not warm:
-            self.third_module(network, lesson.train)
+            self.third_module(network)
         outcome = self.fourth_module(network, number, lesson, run, near)
         network.compose(self.texts())
         return outcome
@@ -393,14 +394,19 @@ class Decaf(nn.Module):
     def centroids(self, network: Network, part: Part) -> Tensor:
         """Return c_l = Σ E x_i over the points of each label, [L, D]; of a label without points, E z_l."""
         device, tokens = self.counts.device, network.tokens.eval()
-        found = torch.zeros(len(self.counts), network.settings.dimension, device=device)
+        found = self.sums_of_labels(part, lambda rows: tokens(bags(part.X, rows).to(device)))
+        alone, Z = np.flatnonzero(np.bincount(part.Y.indices, minlength=len(found)) == 0), self.texts()
+        if len(alone) and Z is not None:
+            found[torch.from_numpy(alone).to(device)] = tokens(bags(Z[alone]).to(device))
+        return found
+
+    def sums_of_labels(self, part: Part, vectors: Callable[[NDArray[np.int64]], Tensor]) -> Tensor:
+        """Return the sum of the vectors of each label's points, [L, D]."""
+        found = torch.zeros(len(self.counts), self.settings.dimension, device=self.counts.device)
         for rows in batches(len(part)):
-            sums, own = tokens(bags(part.X, rows).to(device)), bags(part.Y, rows).to(device)
-            owners = torch.arange(len(own), device=device).repeat_interleave(own.offsets.diff())
-            found.index_add_(0, own.ids, sums[owners])
-        alone = np.flatnonzero(np.bincount(part.Y.indices, minlength=len(found)) == 0)
-        if len(alone) and self.Z.nnz:
-            found[torch.from_numpy(alone).to(device)] = tokens(bags(self.Z[alone]).to(device))
+            own = bags(part.Y, rows).to(found.device)
+            owners = torch.arange(len(own), device=found.device).repeat_interleave(own.offsets.diff())
+            found.index_add_(0, own.ids, vectors(rows)[owners])
         return found
 
     def train_heads(
@@ -452,16 +458,34 @@ class Decaf(nn.Module):
         network.heads, network.beam = kept["heads"].to(network.heads), int(kept["beam"])
         return kept["near"]
 
-    def third_module(self, network: Network, part: Part) -> None:
+    def third_module(self, network: Network) -> None:
         """Do Module III: residual blocks begin anew, refinement vectors begin at ẑ² = E z_l, and S stays as it is."""
         network.documents.reset()
         network.labels.reset()
-        with torch.no_grad():
-            if self.settings.start == "text" and self.Z.nnz:
-                told = np.flatnonzero(np.diff(self.Z.indptr))
-                for labels in np.split(told, range(BATCH, len(told), BATCH)):
-                    texts = bags(self.Z[labels]).to(self.counts.device)
-                    network.refinement.rows[torch.from_numpy(labels)] = network.tokens.eval()(texts)
+        self.start_refinement(network, np.arange(len(self.counts)))
+
+    @torch.no_grad()
+    def start_refinement(self, network: Network, labels: NDArray[np.int64]) -> None:
+        """Let refinement vectors begin at ẑ² = E z_l, where there is a text; else they are random."""
+        Z = self.texts()
+        if self.settings.start == "text" and Z is not None:
+            told = labels[np.diff(Z.indptr)[labels] > 0]
+            for some in np.split(told, range(BATCH, len(told), BATCH)):
+                texts = bags(Z[some]).to(self.counts.device)
+                network.refinement.rows[torch.from_numpy(some)] = network.tokens.eval()(texts)
+
+    @torch.no_grad()
+    def take_new(self, network: Network, part: Part) -> None:
+        """Make labels ready that came with a warm start: S stays, and each joins the cluster that its points like best.
+
+        They are those whose classifiers have not been worked out.
+        """
+        new = torch.nonzero(~network.vectors.any(dim=1))[:, 0]
+        self.start_refinement(network, new.cpu().numpy())
+        if len(network.heads) and len(new):
+            found = products(self.sums_of_labels(part, lambda rows: encoded(network, part, rows))[new], network.heads)
+            told = found.any(dim=1)  # what has no points is left where it is
+            network.clusters[new[told]] = found[told].argmax(dim=1).to(network.clusters)
 
     def fourth_module(self, network: Network, number: int, lesson: Lesson, run: Run, near: Tensor | None) -> Outcome:
         """Do Module IV: the classifiers, against the labels of shortlists or all."""
