@@ -373,3 +373,50 @@ def vote(query, points, truth, labels, neighbours, sharpness, found=None):
     counts = [sum(label in right for right in truth) for label in range(labels)]
     rest = sorted((label for label in range(labels) if label not in shares), key=lambda label: (-counts[label], label))
     return [*voted, *((label, None) for label in rest)]
+
+
+# DECAF: text blocks, classifiers, shortlists by clusters, ensembles.
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def combination(alpha, a, beta, b):
+    """DECAF, Fig. 2: σ(α) ⊙ a + σ(β) ⊙ b."""
+    return [sigmoid(s) * x + sigmoid(t) * y for s, x, t, y in zip(alpha, a, beta, b, strict=True)]
+
+
+def text_block(sums, R, alpha, beta):
+    """DECAF, Sec. 3: σ(α) ⊙ r̂ + σ(β) ⊙ (R · ReLU(r̂)) of sums of tokens r̂."""
+    return [combination(alpha, row, beta, [dot(line, [max(x, 0.0) for x in row]) for line in R]) for row in sums]
+
+
+def all_labels_loss(points, W, offset, owned, left_out):
+    """DECAF, Sec. 3.1: the mean over points of Σ_l ln(1 + exp(-y_l (w_l · x + offset))), but for labels left out."""
+    total = 0.0
+    for x, own, out in zip(points, owned, left_out, strict=True):
+        for label, w in enumerate(W):
+            if label not in out:
+                total += math.log(1 + math.exp((-1 if label in own else 1) * (dot(w, x) + offset)))
+    return total / len(points) if points else 0.0
+
+
+def beam(query, heads, clusters, width):
+    """DECAF, Sec. 3: the labels of the `width` clusters that score best, of equal ones the lower; by cluster."""
+    scores = [dot(query, head) for head in heads]
+    opened = sorted(range(len(heads)), key=lambda m: (-scores[m], m))[:width]
+    return {m: ([label for label, owner in enumerate(clusters) if owner == m], scores[m]) for m in opened}
+
+
+def averaged(rankings, k):
+    """Rank by the mean of scores, 0 where a label is not ranked; rankings: lists of rows of (label, score)."""
+    rows = []
+    for learners in zip(*rankings, strict=True):
+        sums = {}
+        for row in learners:
+            for label, score in row:
+                sums[label] = sums.get(label, 0.0) + score
+        means = {label: total / len(rankings) for label, total in sums.items()}
+        rows.append(sorted(means.items(), key=lambda pair: (-pair[1], pair[0]))[:k])
+    return rows

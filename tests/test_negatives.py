@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zipfel.negatives import hardest, holds, sampled_positives
+from zipfel.negatives import hardest, holds, pooled, sampled_positives
 from zipfel.types import Bags
 
 LABELS = 9
@@ -101,3 +101,31 @@ def test_no_positives_at_all(rows):
     points, labels = sampled_positives(packed(rows), seeded())
     assert len(points) == len(labels) == 0
     assert not holds(packed(rows), torch.tensor([1, 2])).any()
+
+
+# --- Shortlists of a batch ---
+
+
+@given(rows=owned, missed=st.booleans(), data=st.data())
+def test_pooled_equals_loops(rows, missed, data):
+    """What is right counts off the list too, or not at all; what is filtered never counts."""
+    near = [data.draw(st.lists(st.integers(0, LABELS - 1), min_size=1, max_size=4)) for _ in rows]
+    out = [data.draw(st.sets(st.integers(0, LABELS - 1))) for _ in rows]
+    for filtered in (None, packed([sorted(labels) for labels in out])):
+        found = pooled(packed(rows), packed(near), filtered, missed)
+        lists = [set(listed) | set(own) if missed else set(listed) for own, listed in zip(rows, near, strict=True)]
+        pool = sorted(set().union(*lists))
+        assert found.labels.tolist() == pool
+        for row, (own, listed) in enumerate(zip(rows, lists, strict=True)):
+            left = set() if filtered is None else out[row]
+            assert found.mask[row].tolist() == [label in listed - left for label in pool]
+            assert found.targets[row].tolist() == [float(label in own) for label in pool]
+
+
+def test_missed_labels_are_learned_from_unless_told():
+    own, near = packed([[3], [1]]), packed([[0, 1], [1, 2]])
+    with_them, without = pooled(own, near, None), pooled(own, near, None, missed=False)
+    assert with_them.labels.tolist() == [0, 1, 2, 3]
+    assert with_them.mask.tolist() == [[True, True, False, True], [False, True, True, False]]
+    assert without.labels.tolist() == [0, 1, 2]
+    assert without.targets.tolist() == [[0, 0, 0], [0, 1, 0]]  # 3 is lost

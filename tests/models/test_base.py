@@ -6,13 +6,25 @@ import warnings
 
 import numpy as np
 import pytest
+import reference
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zipfel.models import base
-from zipfel.models.base import UNLISTED, filled, likelihoods, row_products
-from zipfel.types import Shortlist
+from zipfel.models.base import (
+    OTHERS,
+    UNLISTED,
+    Ensemble,
+    averaged,
+    filled,
+    known,
+    likelihoods,
+    listed,
+    row_products,
+    with_others,
+)
+from zipfel.types import Ranking, Shortlist
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -92,3 +104,96 @@ def test_an_index_that_finds_too_few_leaves_the_end_of_a_ranking_empty():
     assert ranking.ids.tolist() == [[0, 2, -1], [1, -1, -1]]
     assert ranking.scores[:, 0].tolist() == [1, 1]
     assert np.isneginf(ranking.scores[ranking.ids < 0]).all()
+
+
+# --- Candidates, and those behind them ---
+
+
+def test_what_is_listed_scores_above_what_is_not():
+    found = listed(torch.tensor([0.0, 1e-12, 0.5, 1.0], dtype=torch.float64))
+    assert found.dtype == torch.float32
+    assert found.min() > likelihoods(np.array([9, 9])).max()
+    assert (found.diff() >= 0).all()
+    assert found[2:].tolist() == pytest.approx([0.5, 1.0], abs=1e-6)
+
+
+def test_of_a_point_of_which_nothing_is_known_no_candidate_stays():
+    queries = torch.tensor([[0.0, 1e-9], [0.0, 0.0]])
+    found = known(queries, Shortlist(torch.tensor([[3, -1], [2, 1]]), torch.zeros(2, 2)))
+    assert found.tolist() == [[3, -1], [-1, -1]]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_the_frequent_follow_where_candidates_are_too_few(k):
+    ids, scores = torch.tensor([[1, 2], [-1, 0]]), torch.tensor([[0.2, 0.9], [0.7, 0.3]])
+    ranking = with_others(ids, scores, torch.tensor([0, 5, 3, 4]), k)
+    assert ranking.ids.tolist() == [[2, 1, 3, 0][:k], [0, 1, 3, 2][:k]]  # -1 is none, whatever its score
+    assert ranking.scores[:, 0].tolist() == pytest.approx([0.9, 0.3])
+
+
+# --- Ensembles ---
+
+
+def drawn_ranking(data, points):
+    rows = [
+        data.draw(st.dictionaries(st.integers(0, 6), st.sampled_from([0.0, 0.25, 0.5, 1.0]))) for _ in range(points)
+    ]
+    ranking = Ranking.empty(points, 8)
+    for row, scores in enumerate(rows):
+        for place, (label, score) in enumerate(sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))):
+            ranking.ids[row, place], ranking.scores[row, place] = label, score
+    return ranking
+
+
+def pairs(ranking):
+    return [
+        [(label, score) for label, score in zip(*row, strict=True) if label >= 0]
+        for row in zip(ranking.ids.tolist(), ranking.scores.tolist(), strict=True)
+    ]
+
+
+@settings(max_examples=40)
+@given(learners=st.integers(1, 3), points=st.integers(0, 4), k=st.integers(1, 9), data=st.data())
+def test_averages_of_rankings_equal_loops(learners, points, k, data):
+    """Quarters are exact, so what ties, ties in both."""
+    rankings = [drawn_ranking(data, points) for _ in range(learners)]
+    found, wanted = averaged(rankings, k), reference.averaged([pairs(ranking) for ranking in rankings], k)
+    assert found.ids.shape == (points, k)
+    for row, slow in zip(pairs(found), wanted, strict=True):
+        assert [score for _, score in row] == pytest.approx([score for _, score in slow])
+        assert [label for label, _ in row] == [label for label, _ in slow]
+
+
+def test_a_label_that_a_learner_does_not_find_counts_as_0():
+    one = Ranking(np.array([[4, 2]]), np.array([[0.9, 0.5]], dtype=np.float32))
+    two = Ranking(np.array([[2, -1]]), np.array([[0.8, -np.inf]], dtype=np.float32))
+    found = averaged([one, two], 3)
+    assert found.ids.tolist() == [[2, 4, -1]]
+    assert found.scores[0, :2].tolist() == pytest.approx([0.65, 0.45])
+
+
+class Fixed:
+    """A learner that ranks all points alike."""
+
+    def __init__(self, ids, scores, share=None):
+        self.ids, self.scores, self.share, self.asked = ids, scores, share, []
+
+    def rank(self, X, k, filtered=None):
+        self.asked.append((k, filtered))
+        return Ranking(np.array([self.ids]), np.array([self.scores], dtype=np.float32)).top(k)
+
+    def recall(self, X, k):
+        return self.share
+
+
+def test_an_ensemble_asks_for_more_than_it_ranks():
+    learners = [Fixed([0, 1, 2], [0.9, 0.6, 0.5]), Fixed([2, 1, 0], [0.8, 0.6, 0.1])]
+    found = Ensemble(learners).rank(None, 1, "pairs")
+    assert found.ids.tolist() == [[2]]  # neither's first choice alone would have decided
+    assert found.scores.tolist() == [[pytest.approx(0.65)]]
+    assert [learner.asked for learner in learners] == [[(1 + OTHERS, "pairs")]] * 2
+
+
+@pytest.mark.parametrize(("shares", "mean"), [((None, None), None), ((0.5, 1.0), 0.75), ((None, 0.5), 0.5)])
+def test_the_recall_of_an_ensemble_is_the_mean_of_those_that_are_not_exact(shares, mean):
+    assert Ensemble([Fixed([0], [1.0], share) for share in shares]).recall(None, 5) == mean

@@ -7,7 +7,7 @@ import reference
 import torch
 from torch import nn
 
-from zipfel.nn.classifiers import OneVsAll
+from zipfel.nn.classifiers import Combination, OneVsAll
 from zipfel.nn.optim import Adam
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -106,3 +106,23 @@ def test_labels_come_behind_those_that_are_there():
     before = classifier.labels.rows.clone()
     classifier.grow(0, torch.Generator())
     assert torch.equal(classifier.labels.rows, before)
+
+
+# --- DECAF's combination block ---
+
+
+def test_a_combination_begins_with_half_of_each():
+    a, b = torch.tensor([[2.0, -4.0]]), torch.tensor([[6.0, 1.0]])
+    assert Combination(2)(a, b).tolist() == [[4.0, -1.5]]
+
+
+def test_a_combination_equals_loops_and_leaves_alone_what_is_single():
+    block, (a, b) = Combination(4), (unit(3), unit(3, seed=2))
+    with torch.no_grad():
+        for parameter, seed in ((block.alpha, 3), (block.beta, 4)):
+            parameter.normal_(0, 2, generator=torch.Generator().manual_seed(seed))
+    alpha, beta = block.alpha.tolist(), block.beta.tolist()
+    wanted = [reference.combination(alpha, x, beta, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+    torch.testing.assert_close(block(a, b).detach(), torch.tensor(wanted))
+    assert block(a, None) is a
+    assert block(None, b) is b

@@ -14,7 +14,9 @@ from zipfel.nn.encoders import (
     AveragingNetwork,
     NormedLinear,
     Table,
+    TextBlock,
     averaged,
+    dropped,
     keep_features,
     steady_linear,
     unique_ids,
@@ -280,3 +282,119 @@ def test_a_steady_product_learns():
     narrow = torch.nn.Linear(3, 4)
     assert steady_linear(x.float(), narrow.weight, narrow.bias).requires_grad
     torch.testing.assert_close(steady_linear(x.float(), narrow.weight, narrow.bias), narrow(x.float()))
+
+
+# --- DECAF's text block ---
+
+
+def text_block(width=5, seed=0):
+    block, generator = TextBlock(width), seeded(seed)
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.normal_(0, 1, generator=generator)
+    return block
+
+
+def test_a_text_block_begins_as_the_identity():
+    """R = I and α = β = 0: half of r̂, and half of what its ReLU lets through."""
+    sums = torch.tensor([[4.0, -2.0, 0.0]])
+    assert TextBlock(3)(sums).tolist() == [[4.0, -1.0, 0.0]]
+    assert TextBlock(3).eval()(sums).tolist() == [[4.0, -1.0, 0.0]]
+
+
+def test_a_text_block_equals_loops():
+    block, sums = text_block().eval(), torch.randn(4, 5, generator=seeded(1))
+    R = (block.R / torch.linalg.svdvals(block.R).max()).tolist()
+    for _ in range(300):
+        block.train().spectral()
+    slow = torch.tensor(reference.text_block(sums.tolist(), R, block.alpha.tolist(), block.beta.tolist()))
+    torch.testing.assert_close(block.eval()(sums).detach(), slow, atol=1e-5, rtol=1e-4)
+    with torch.no_grad():
+        torch.testing.assert_close(block(sums), slow, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_largest_singular_value_of_a_residual_layer_becomes_1(seed):
+    block = text_block(16, seed)
+    before = block.R.detach().clone()
+    for _ in range(300):
+        block.spectral()
+    found = block.spectral().detach()
+    assert torch.linalg.matrix_norm(found, 2).item() == pytest.approx(1, abs=1e-3)
+    torch.testing.assert_close(found / found[0, 0], before / before[0, 0])  # divided by a number, no more
+    assert torch.equal(block.R, before)
+
+
+def test_singular_vectors_move_in_training_only():
+    block = text_block()
+    start = block.left.clone()
+    block.eval().spectral()
+    assert torch.equal(block.left, start)
+    block.train().spectral()
+    assert not torch.equal(block.left, start)
+    assert block.left.norm().item() == pytest.approx(1)
+
+
+def test_a_reset_leaves_combinations_as_they_are():
+    block = text_block().train()
+    block.spectral()
+    alpha, beta = block.alpha.clone(), block.beta.clone()
+    block.reset()
+    assert torch.equal(block.R, torch.eye(5))
+    assert torch.equal(block.left, TextBlock(5).left)
+    torch.testing.assert_close(block.spectral(), torch.eye(5))
+    assert torch.equal(block.alpha, alpha)
+    assert torch.equal(block.beta, beta)
+
+
+def test_gradients_of_a_text_block():
+    block = text_block(3).double().eval()  # in eval, so that a step of power iteration does not change the function
+    sums = torch.randn(2, 3, generator=seeded(1), dtype=torch.float64, requires_grad=True)
+    with torch.no_grad():
+        U, _, _ = torch.linalg.svd(block.R)
+        block.left.copy_(U[:, 0])
+
+    def outputs(sums, R, alpha, beta):
+        return torch.func.functional_call(block, {"R": R, "alpha": alpha, "beta": beta}, (sums,))
+
+    assert torch.autograd.gradcheck(outputs, (sums, block.R, block.alpha, block.beta))
+
+
+def test_a_text_block_drops_only_behind_its_relu():
+    block, sums = TextBlock(400), torch.ones(50, 400)
+    found = block(sums, 0.5, seeded()).detach()  # ½ of r̂, and ½ of 0 or 2
+    assert found.round(decimals=3).unique().tolist() == [0.5, 1.5]
+    assert found.mean().item() == pytest.approx(1, abs=0.03)
+    torch.testing.assert_close(block(sums, 0.5), torch.ones(50, 400))  # not without a generator
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+def test_about_the_share_is_dropped_and_the_mean_is_kept(share):
+    values = torch.full((300, 101), 3.0)
+    found = dropped(values, share, seeded())
+    assert found.shape == values.shape
+    assert (found == 0).float().mean().item() == pytest.approx(share, abs=0.015)
+    assert found.mean().item() == pytest.approx(3, rel=0.05)
+    assert len(found.unique()) == 2
+    first, again, other = (dropped(values, share, seeded(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (1, 1), (3, 5), (2, 8)])
+def test_any_number_of_numbers_may_be_dropped(shape):
+    assert dropped(torch.ones(shape), 0.5, seeded()).shape == shape
+
+
+def test_what_is_not_dropped():
+    values = torch.randn(20, 9, generator=seeded())
+    assert dropped(values, 0.5, None) is values
+    assert dropped(values, 0.0, seeded()) is values
+    assert dropped(values, 0.9999, seeded()).isfinite().all()
+
+
+def test_what_is_dropped_takes_no_gradient():
+    values = torch.randn(20, 9, generator=seeded(), requires_grad=True)
+    found = dropped(values, 0.5, seeded(1))
+    found.sum().backward()
+    assert torch.equal(values.grad, 2.0 * (found != 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from unittest.mock import patch
 
 import pytest
 import reference
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zipfel.nn import losses
+from zipfel.types import Bags
 
 LOSSES = ["margin", "softmax", "logistic"]
 
@@ -216,3 +218,91 @@ def test_gradients_of_log_distance():
     assert len(places) > len(places.unique())
     inputs = (x.requires_grad_(), z.requires_grad_())
     assert torch.autograd.gradcheck(lambda a, b: losses.log_distance(a, b, offsets, places), inputs)
+
+
+# --- DECAF's loss against all labels ---
+
+sets = st.sets(st.integers(0, 6))
+
+
+def packed(rows):
+    """Bags of labels, each in an order that is not that of ids."""
+    rows = [sorted(row, reverse=True) for row in rows]
+    ids = torch.tensor([label for row in rows for label in row], dtype=torch.long)
+    return Bags(ids, torch.ones(len(ids)), torch.tensor([0, *(len(row) for row in rows)]).cumsum(0))
+
+
+def against_all(points, labels, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x, W = (torch.randn(size, 3, generator=generator).requires_grad_() for size in (points, labels))
+    return x, W, torch.randn((), generator=generator).requires_grad_()
+
+
+def dense_loss(x, W, offset, owned, left_out):
+    """The same by a matrix of all scores, with a mask: `logistic` is held against loops above."""
+    targets = torch.tensor([[float(label in own) for label in range(len(W))] for own in owned])
+    mask = torch.tensor([[label not in out for label in range(len(W))] for out in left_out])
+    return losses.logistic(x @ W.T + offset, targets.view(len(x), -1), mask.view(len(x), -1))
+
+
+@given(owned=st.lists(sets, min_size=1, max_size=5), chunk=st.integers(1, 40), seed=st.integers(0, 99), data=st.data())
+def test_all_labels_equal_loops_and_the_dense_loss(owned, chunk, seed, data):
+    """Labels come in chunks of any size; points may have none, may have all filtered, and own ones may be filtered."""
+    left_out = [data.draw(sets) for _ in owned]
+    filtered = packed(left_out) if data.draw(st.booleans()) else None
+    left_out = left_out if filtered is not None else [set() for _ in owned]
+    inputs = against_all(len(owned), 7, seed)
+    with patch.object(losses, "CHUNK", chunk):
+        found = losses.all_labels(*inputs, packed(owned), filtered)
+        slopes = torch.autograd.grad(3 * found, inputs)
+    plain = [part.tolist() for part in inputs]
+    assert found.item() == pytest.approx(reference.all_labels_loss(*plain, owned, left_out), rel=1e-4, abs=1e-5)
+    wanted = dense_loss(*inputs, owned, left_out)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(slopes, torch.autograd.grad(3 * wanted, inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_all_labels_by_hand():
+    x, W = torch.tensor([[1.0], [0.0]]), torch.tensor([[math.log(3)], [0.0], [-math.log(3)]])
+    # scores ln 3, 0, -ln 3 of the first point, whose label is the last; 0 of the second, which has the first
+    loss = losses.all_labels(x, W, torch.tensor(0.0), packed([{2}, {0}]))
+    assert loss.item() == pytest.approx((2 * math.log(4) + math.log(2) + 3 * math.log(2)) / 2)
+
+
+def test_nothing_but_filtered_pairs_costs_nothing():
+    inputs = against_all(2, 4, 0)
+    everything = packed([set(range(4))] * 2)
+    loss = losses.all_labels(*inputs, everything, everything)
+    loss.backward()
+    assert loss.item() == 0
+    assert all((part.grad == 0).all() for part in inputs)
+
+
+@pytest.mark.parametrize(("points", "labels"), [(0, 5), (3, 0)])
+def test_no_points_and_no_labels(points, labels):
+    inputs = against_all(points, labels, 0)
+    loss = losses.all_labels(*inputs, packed([set()] * points), packed([set()] * points))
+    loss.backward()
+    assert loss.item() == 0
+    assert [part.grad.shape for part in inputs] == [part.shape for part in inputs]
+
+
+def test_large_scores_against_all_labels_do_not_overflow():
+    x, W = torch.tensor([[1.0]]), torch.tensor([[500.0], [-500.0]], requires_grad=True)
+    loss = losses.all_labels(x, W, torch.tensor(0.0), packed([{1}]))
+    loss.backward()
+    assert loss.item() == 1000
+    assert W.grad.tolist() == [[1.0], [-1.0]]
+
+
+@given(rows=st.lists(sets, max_size=5), size=st.integers(1, 9))
+def test_pairs_by_chunk_equal_loops(rows, size):
+    starts = range(0, 7, size)
+    found = losses.pairs_by_chunk(packed(rows), starts)
+    assert len(found) == len(starts)
+    for start, (owners, labels) in zip(starts, found, strict=True):
+        wanted = [
+            (row, label - start) for row, own in enumerate(rows) for label in own if start <= label < start + size
+        ]
+        assert sorted(zip(owners.tolist(), labels.tolist(), strict=True)) == sorted(wanted)

@@ -109,6 +109,12 @@ def test_a_fixed_rate_stays():
     assert [schedule.rate_at(step, 9) for step in (0, 4, 8)] == [2.0, 2.0, 2.0]
 
 
+@pytest.mark.parametrize(("steps", "full"), [(8, 4), (9, 5), (1, 1), (2, 1)])
+def test_a_rate_is_halved_half_way(steps, full):
+    schedule = Schedule(epochs=1, batch=1, rate=2.0, halve=True)
+    assert [schedule.rate_at(step, steps) for step in range(steps)] == [2.0] * full + [1.0] * (steps - full)
+
+
 def test_every_epoch_sees_every_point_once_in_an_order_of_its_own():
     _, outcome, steps = trained(Run())
     epochs = [steps.rows[start : start + 5] for start in range(0, 20, 5)]
