@@ -1,0 +1,1004 @@
+"""DECAF: text blocks and classifiers (Sec. 3), Modules I to IV (3.1), prediction, variants of Table 6, saving."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from zipfel import persistence
+from zipfel.data.batches import bags
+from zipfel.data.dataset import Dataset, Part
+from zipfel.errors import ConfigError
+from zipfel.index.beam import BeamIndex
+from zipfel.index.exact import ExactIndex
+from zipfel.models import base, decaf
+from zipfel.models.base import Ensemble, Learner, Lesson, listed
+from zipfel.models.decaf import (
+    PRESETS,
+    Decaf,
+    DecafSettings,
+    Heads,
+    Network,
+    Ready,
+    cluster_ranks,
+    clustered_labels,
+    padded_bags,
+)
+from zipfel.tagger import Tagger, settings_of
+from zipfel.training.run import Run, State
+from zipfel.training.trainer import Schedule
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SIDE = 6
+LABELS, FEATURES = SIDE * SIDE, 2 * SIDE + 8
+COLD = 8  # the label of the third column and second row
+SMALL: dict[str, Any] = {
+    "dimension": 16, "batch": 32, "steps": 1, "epochs": 6, "rate": 0.03, "drop": 0.1, "shortlist": "none",
+    "first_epochs": 5, "first_rate": 0.03, "first_drop": 0.1,
+}  # fmt: skip
+BEAM: dict[str, Any] = {**SMALL, "shortlist": "beam", "beam": 3}
+KINDS: dict[str, dict[str, Any]] = {
+    "exact": SMALL,
+    "beam": BEAM,
+    "paper": {**BEAM, "cosine": False, "relu": True, "missed": False, "halve": True},
+    "ensemble": {**BEAM, "learners": 2, "epochs": 2},
+    "lite": {**BEAM, "learners": 2, "lite": True, "epochs": 2},
+    "lite exact": {**SMALL, "learners": 2, "lite": True, "epochs": 2},
+}
+
+
+class Stop(Exception):  # noqa: N818
+    pass
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def small(**changes: Any) -> DecafSettings:
+    return settings_of("decaf", changes={**SMALL, **changes})
+
+
+def label_texts() -> csr_array:
+    """Texts of labels, which lie in a square: a word for the row, a word for the column."""
+    Z = np.zeros((LABELS, FEATURES), dtype=np.float32)
+    for label in range(LABELS):
+        Z[label, [label // SIDE, SIDE + label % SIDE]] = 1
+    return csr_array(Z)
+
+
+def planted(points: int = 300, seed: int = 0, cold: bool = False) -> Part:
+    """Points with the words of one label, or of two in a row, and noise; of COLD only where told."""
+    numbers = np.random.default_rng(seed)
+    Y = np.zeros((points, LABELS), dtype=np.float32)
+    for row in range(points):
+        first = COLD if cold else row % LABELS
+        other = SIDE * (first // SIDE) + int(numbers.integers(SIDE))
+        Y[row, [first, other] if row % 3 == 0 and not cold else [first]] = 1
+    if not cold:
+        Y[:, COLD] = 0
+    X = Y @ label_texts().toarray()
+    X[:, 2 * SIDE :] = numbers.random((points, 8)) < 0.2
+    return Part(csr_array(Y), X=csr_array(np.minimum(X, 1).astype(np.float32)))
+
+
+def data(points: int = 300, seed: int = 0, **changes: Any) -> Dataset:
+    return Dataset(planted(points, seed), Z=label_texts(), **changes)
+
+
+def fitted(settings: Mapping[str, Any] = SMALL, points: int = 300, validation: float = 0, **changes: Any) -> Tagger:
+    tagger = Tagger("decaf", settings={**settings, **changes}, validation=validation, device="cpu")
+    return tagger.fit_dataset(data(points))
+
+
+def network_of(**changes: Any) -> Network:
+    """Return a network whose weights are all random."""
+    network = Network(FEATURES, LABELS, small(**changes), seeded())
+    with torch.no_grad():
+        for number, parameter in enumerate(network.parameters()):
+            if parameter.ndim:
+                parameter.normal_(0, 0.5, generator=seeded(number))
+        for block in (network.documents, network.labels):
+            for _ in range(100):
+                block.train().spectral()
+    return network.eval()
+
+
+def state(model: Decaf) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def tagger(kind: str) -> Tagger:
+    return fitted(KINDS[kind], validation=0.2)
+
+
+# --- Sec. 3: text blocks and classifiers ------------------------------------------------------------------------------
+
+
+def slow_blocks(network: Network, X: csr_array, block: Any) -> list[list[float]]:
+    rows = [list(zip(X[[row]].indices.tolist(), X[[row]].data.tolist(), strict=True)) for row in range(X.shape[0])]
+    sums = reference.bag_sums(network.tokens.rows.tolist(), rows, network.settings.dimension)
+    R = (block.R / torch.linalg.svdvals(block.R).max()).tolist()
+    return reference.text_block(sums, R, block.alpha.tolist(), block.beta.tolist())
+
+
+@pytest.mark.parametrize(("cosine", "relu"), [(True, False), (False, True), (False, False)])
+def test_points_equal_loops_in_learning_and_in_prediction(cosine, relu):
+    network, X = network_of(cosine=cosine, relu=relu), planted(6).X
+    slow = torch.tensor(slow_blocks(network, X, network.documents))
+    slow = slow.clamp_min(0) if relu else slow
+    slow = normalize(slow, dim=1) if cosine else slow
+    torch.testing.assert_close(network.encode(bags(X), 0.0, seeded()), slow, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(Ready(network)(bags(X)), slow, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("cosine", [True, False])
+@pytest.mark.parametrize("used", ["both", "text", "refinement"])
+def test_classifiers_equal_loops(cosine, used):
+    network, Z = network_of(cosine=cosine, refinement=used != "text"), label_texts()
+    labels = torch.tensor([3, 8, 20])
+    text = slow_blocks(network, Z[labels.numpy()], network.labels)
+    refined = network.refinement.rows[labels].tolist()
+    alpha, beta = network.combination.alpha.tolist(), network.combination.beta.tolist()
+    both = [reference.combination(alpha, a, beta, b) for a, b in zip(text, refined, strict=True)]
+    wanted = torch.tensor({"both": both, "text": text, "refinement": refined}[used])
+    wanted = network.scale * normalize(wanted, dim=1) if cosine else wanted
+    found = network.classifiers(labels, None if used == "refinement" else bags(Z[labels.numpy()]))
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_without_residual_layers_sums_of_tokens_stay_as_they_are():
+    network, Z = network_of(residual=False, cosine=False), label_texts()
+    sums = network.tokens(bags(Z))
+    assert torch.equal(network.label_texts(bags(Z)), sums)
+    assert torch.equal(network.encode(bags(Z), 0.5, seeded()), sums)
+    torch.testing.assert_close(Ready(network)(bags(Z)), sums)
+
+
+def test_all_classifiers_are_worked_out_some_at_a_time(monkeypatch):
+    network, Z = network_of(), label_texts()
+    monkeypatch.setattr(decaf, "BATCH", 7)
+    network.compose(Z)
+    torch.testing.assert_close(network.vectors, network.classifiers(torch.arange(LABELS), bags(Z)).detach())
+    network.compose(None)
+    torch.testing.assert_close(network.vectors, network.scale * normalize(network.refinement.rows, dim=1).detach())
+
+
+def test_numbers_are_dropped_in_learning_only():
+    network, X = network_of(cosine=False, relu=True), planted(50).X
+    whole, one, two = (network.encode(bags(X), drop, seeded(1)) for drop in (0.0, 0.5, 0.5))
+    assert (one == 0).sum() > 1.3 * (whole == 0).sum()
+    assert torch.equal(one, two)
+    assert torch.equal(Ready(network)(bags(X)) == 0, whole == 0)
+    Z = bags(label_texts())
+    assert not torch.equal(network.label_texts(Z, 0.5, seeded()), network.label_texts(Z))
+
+
+# --- Module IV against all labels -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("validation", [0, 0.2])
+@pytest.mark.parametrize("changes", [{}, {"cosine": False, "relu": True}, {"label_text": False}, {"refinement": False}])
+def test_it_learns_what_is_planted(changes, validation):
+    test = planted(100, seed=1)
+    tagger = fitted(SMALL, validation=validation, epochs=10, **changes)
+    assert tagger.score(test.X, test.Y) > 0.85
+    assert isinstance(tagger.learner_.index, ExactIndex)
+
+
+def test_a_label_without_points_is_found_by_its_text():
+    test = planted(40, seed=1, cold=True)
+    with_text, without = fitted(refinement=False), fitted(label_text=False)
+
+    def place(tagger: Tagger) -> float:
+        return float(np.mean(np.argmax(tagger.rank(test.X, LABELS).ids == COLD, axis=1)))
+
+    assert place(with_text) < 4
+    assert place(without) > 10
+
+
+def moved(tagger: Tagger) -> set[str]:
+    """Return which parts of the network differ from those that it began with."""
+    begun = Decaf(FEATURES, LABELS, tagger.settings_, Run(seed=0).generator("start")).networks[0]
+    names = dict(begun.named_parameters())
+    return {
+        name
+        for name, value in tagger.model_.networks[0].named_parameters()
+        if not torch.allclose(value, names[name], atol=1e-6)
+    }
+
+
+EVERYTHING = {
+    "tokens.rows", "refinement.rows", "scale", "offset",
+    *(f"{block}.{name}" for block in ("documents", "labels") for name in ("R", "alpha", "beta")),
+    "combination.alpha", "combination.beta",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "still"),
+    [
+        ({}, set()),
+        ({"cosine": False}, {"scale", "offset"}),
+        ({"label_text": False}, {"labels.R", "labels.alpha", "labels.beta", "combination.alpha", "combination.beta"}),
+        ({"refinement": False, "start": "random"}, {"refinement.rows", "combination.alpha", "combination.beta"}),
+        ({"residual": False}, {f"{b}.{p}" for b in ("documents", "labels") for p in ("R", "alpha", "beta")}),
+    ],
+)
+def test_what_learns(changes, still):
+    tagger = fitted(epochs=1, **changes)
+    assert moved(tagger) == EVERYTHING - still
+    network, Z = tagger.model_.networks[0], bags(label_texts())
+    if "label_text" in changes:
+        wanted = network.scale * normalize(network.refinement.rows, dim=1)
+        torch.testing.assert_close(network.vectors, wanted.detach())
+    if "refinement" in changes:
+        torch.testing.assert_close(
+            network.vectors, network.scale.detach() * normalize(network.label_texts(Z), dim=1).detach()
+        )
+
+
+@pytest.mark.parametrize("start", ["text", "random"])
+@pytest.mark.parametrize("label_text", [True, False])
+def test_where_refinement_begins(start, label_text):
+    """DECAF-ẑ² learns from scratch: what must not be read does not show a place to begin either."""
+    network = fitted(epochs=1, rate=1e-9, start=start, label_text=label_text).model_.networks[0]
+    begun = Decaf(FEATURES, LABELS, small(), Run(seed=0).generator("start")).networks[0]
+    at_text = network.tokens(bags(label_texts()))
+    wanted = at_text if start == "text" and label_text else begun.refinement.rows
+    torch.testing.assert_close(network.refinement.rows.detach(), wanted.detach(), rtol=0, atol=1e-5)
+
+
+def test_labels_without_a_text_begin_at_random():
+    Z = label_texts().toarray()
+    Z[5] = 0
+    tagger = Tagger("decaf", settings={**SMALL, "epochs": 1, "rate": 1e-9}, device="cpu", validation=0)
+    network = tagger.fit_dataset(Dataset(planted(), Z=csr_array(Z))).model_.networks[0]
+    lengths = network.refinement.rows.norm(dim=1)
+    assert lengths.min() > 0
+    sums = network.tokens(bags(csr_array(Z)))
+    close = torch.isclose(network.refinement.rows, sums, atol=1e-5).all(dim=1)
+    assert torch.nonzero(~close).flatten().tolist() == [5]
+
+
+def test_labels_without_any_text():
+    part, test = planted(), planted(100, seed=1)
+    for settings_ in (SMALL, BEAM):
+        tagger = Tagger("decaf", settings={**settings_, "epochs": 10}, device="cpu", validation=0)
+        tagger.fit_dataset(Dataset(part))
+        assert tagger.model_.texts() is None
+        assert tagger.score(test.X, test.Y) > 0.8
+
+
+def test_names_are_texts_where_there_are_no_others():
+    texts = ["red apple pie", "green pear tart", "fast red car", "slow green car"] * 10
+    tags = [["apple"], ["pear"], ["car", "red"], ["car"]] * 10
+    made = partial(Tagger, "decaf", settings={**SMALL, "epochs": 2}, text={"min_count": 1}, device="cpu")
+    tagger = made().fit(texts, tags)
+    rows = tagger.model_.Z.toarray()
+    words = [{tagger.features_.terms[column] for column in np.flatnonzero(row)} for row in rows]
+    assert words == [{name} for name in tagger.classes_]
+    told = made().fit(texts, tags, label_texts={"car": "wheel", "pear": "tart"})
+    rows = told.model_.Z.toarray()
+    words = [{told.features_.terms[column] for column in np.flatnonzero(row)} for row in rows]
+    assert dict(zip(told.classes_, words, strict=True)) == {
+        "apple": set(), "car": {"wheel"}, "pear": {"tart"}, "red": set(),
+    }  # fmt: skip
+
+
+def filtered_scores(settings_: Mapping[str, Any], filtered: csr_array | None) -> np.ndarray:
+    X = csr_array(np.eye(2, dtype=np.float32)[[0] * 20 + [1] * 4])
+    part = Part(csr_array([[1, 0, 0, 0]] * 20 + [[0, 1, 1, 1]] * 4), X=X, filtered=filtered)
+    tagger = Tagger("decaf", settings={**settings_, "label_text": False, "epochs": 15}, device="cpu")
+    return tagger.fit_dataset(Dataset(part)).rank(X[:1], 4).as_scores(4).toarray()[0]
+
+
+@pytest.mark.parametrize("settings_", [SMALL, {**BEAM, "beam": 2}])
+def test_filtered_pairs_do_not_teach(settings_):
+    """That label 1 is wrong for the first points is filtered, so 2 and 3 are pushed away alone."""
+    held = filtered_scores(settings_, None)
+    free = filtered_scores(settings_, csr_array([[0, 1, 0, 0]] * 20 + [[0, 0, 0, 0]] * 4))
+    assert free[1] > 1.5 * held[1]
+    assert free[1] > free[2:].max()
+
+
+def test_texts_that_come_later_replace_those_that_are_told():
+    model = Decaf(3, 3, small(), seeded())
+    model.take_texts(csr_array([[1, 0, 0], [0, 2, 0], [0, 0, 0]], dtype=np.float32))
+    model.take_texts(None)
+    model.take_texts(csr_array([[0, 0, 5], [0, 0, 0], [0, 0, 4]], dtype=np.float32))
+    assert model.Z.toarray().tolist() == [[0, 0, 5], [0, 2, 0], [0, 0, 4]]
+    assert (model.Z.nnz, model.Z.dtype) == (3, np.float32)
+
+
+# --- Modules I to III: clusters and shortlists ------------------------------------------------------------------------
+
+
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Schedule, list[str]]]:
+    """Write down each stage that learns, how, and what it moves."""
+    seen, plain = [], decaf.train
+
+    def spy(run: Run, stage: str, module: Any, points: int, objective: Any, schedule: Schedule, *more: Any) -> Any:
+        seen.append((stage, schedule, sorted(name for name, _ in module.named_children())))
+        return plain(run, stage, module, points, objective, schedule, *more)
+
+    monkeypatch.setattr(decaf, "train", spy)
+    return seen
+
+
+def opened(folder: Path, seed: int = 1) -> Run:
+    run = Run(folder, seed)
+    run.open({})
+    return run
+
+
+def test_modules_come_in_order_and_leave_their_results(monkeypatch, tmp_path):
+    seen = spied(monkeypatch)
+    settings_ = {**BEAM, "learners": 2, "epochs": 2, "halve": True}
+    tagger = Tagger("decaf", settings=settings_, device="cpu", validation=0)
+    tagger.fit_dataset(data(), opened(tmp_path))
+    assert [stage for stage, _, _ in seen] == ["module-1", "module-2-0", "module-4-0", "module-2-1", "module-4-1"]
+    assert [(how.epochs, how.rate) for _, how, _ in seen] == [(5, 0.03), *[(2, 0.03)] * 4]
+    assert all(how.halve for _, how, _ in seen)
+    heads, both = ["documents", "heads", "labels", "tokens"], ["combination", "documents", "labels", "refinement"]
+    assert [parts for _, _, parts in seen] == [heads, heads, [*both, "tokens"], heads, [*both, "tokens"]]
+    stages = {"clusters-1", "module-1", *(f"{stage}-{number}" for stage in ("clusters-2", "module-2", "shortlists",
+              "module-4") for number in (0, 1))}  # fmt: skip
+    assert {path.stem for path in tmp_path.glob("*.safetensors")} == stages
+
+
+def test_without_a_shortlist_there_is_one_module(monkeypatch):
+    seen = spied(monkeypatch)
+    fitted(epochs=1)
+    assert [stage for stage, _, _ in seen] == ["module-4-0"]
+
+
+@pytest.mark.parametrize("clusters", [None, 4, 16, 64])
+def test_clusters_are_balanced(tmp_path, clusters):
+    settings_ = {**BEAM, "clusters": clusters, "epochs": 1, "first_epochs": 1}
+    model = Tagger("decaf", settings=settings_, device="cpu", validation=0).fit_dataset(data(), opened(tmp_path)).model_
+    for name in ("clusters-1", "clusters-2-0"):
+        sizes = Run(tmp_path).load(name)[0]["clusters"].bincount()
+        assert len(sizes) == {None: 8, 64: 16}.get(clusters, clusters)  # never more than half of the labels
+        assert sizes.max() - sizes.min() <= 1
+    assert torch.equal(model.networks[0].clusters, Run(tmp_path).load("clusters-2-0")[0]["clusters"])
+    assert len(model.networks[0].heads) == len(sizes)
+
+
+@pytest.mark.parametrize(
+    ("labels", "told", "count"),
+    [(1, None, 1), (7, None, 1), (8, None, 2), (36, None, 8), (10_000, None, 2048), (131_073, None, 32_768), (36, 4, 4),
+     (36, 32, 16), (3, 64, 1)],
+)  # fmt: skip
+def test_how_many_clusters(labels, told, count):
+    assert DecafSettings(clusters=told).cluster_count(labels) == count
+
+
+def test_what_is_looked_at():
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert [DecafSettings().looks_at_all(labels, cpu) for labels in (25_000, 25_001)] == [True, False]
+    assert [DecafSettings().looks_at_all(labels, cuda) for labels in (2_000_000, 2_000_001)] == [True, False]
+    assert DecafSettings(shortlist="none").looks_at_all(10**9, cpu)
+    assert not DecafSettings(shortlist="beam").looks_at_all(2, cuda)
+
+
+def heads_of(second: bool, **changes: Any) -> tuple[Network, Heads, np.ndarray]:
+    network = network_of(cosine=False, **changes)
+    clusters = np.random.default_rng(0).permutation(np.arange(LABELS, dtype=np.int32) % 8)
+    return network, Heads(network, label_texts(), clusters, second).eval(), clusters
+
+
+def test_clusters_are_told_by_the_sum_of_their_texts_in_module_1():
+    network, heads, clusters = heads_of(second=False)
+    U = csr_array(np.stack([label_texts().toarray()[clusters == m].sum(axis=0) for m in range(8)]))
+    torch.testing.assert_close(heads(), torch.tensor(slow_blocks(network, U, network.labels)), rtol=1e-3, atol=1e-3)
+    assert heads.refinement.rows.numel() == 0  # no refinement vectors to help
+
+
+@pytest.mark.parametrize("refinement", [True, False])
+def test_clusters_are_told_by_sums_of_embeddings_and_refinement_in_module_2(refinement):
+    network, heads, clusters = heads_of(second=True, refinement=refinement)
+    text = torch.tensor(slow_blocks(network, label_texts(), network.labels))
+    wanted = torch.stack([text[clusters == m].sum(dim=0) for m in range(8)])  # û¹
+    if refinement:
+        sums = torch.stack([network.tokens(bags(label_texts()))[clusters == m].sum(dim=0) for m in range(8)])
+        torch.testing.assert_close(heads.refinement.rows.detach(), sums)  # û² begins at E u
+        with torch.no_grad():
+            heads.combination.alpha.fill_(1.0)
+            heads.combination.beta.fill_(-2.0)
+        wanted = reference.sigmoid(1.0) * sums + reference.sigmoid(-2.0) * wanted  # α is that of û²
+    torch.testing.assert_close(heads(), wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_clusters_without_texts_have_refinement_alone():
+    clusters = np.arange(LABELS, dtype=np.int32) % 8
+    for second in (False, True):
+        heads = Heads(network_of(cosine=False), None, clusters, second).eval()
+        assert torch.equal(heads(), heads.refinement.rows)
+
+
+def test_dense_centroids_equal_loops(monkeypatch):
+    monkeypatch.setattr(decaf, "BATCH", 64)
+    part = planted()
+    model = Decaf(FEATURES, LABELS, small(), seeded())
+    model.take_texts(label_texts())
+    network = model.networks[0]
+    found = model.centroids(network, part)
+    dense = part.X.toarray() @ network.tokens.rows.numpy()
+    for label in range(LABELS):
+        own = dense[part.Y.toarray()[:, label] > 0].sum(axis=0)
+        wanted = own if label != COLD else (label_texts()[[COLD]] @ network.tokens.rows.numpy())[0]
+        np.testing.assert_allclose(found[label].numpy(), wanted, rtol=1e-3, atol=1e-4)
+
+
+@settings(max_examples=30)
+@given(truth=st.lists(st.sets(st.integers(0, 5)), min_size=1, max_size=6), seed=st.integers(0, 99))
+def test_clusters_of_points_equal_loops(truth, seed):
+    clusters = np.random.default_rng(seed).integers(0, 3, 6)
+    Y = csr_array(np.array([[float(label in row) for label in range(6)] for row in truth]))
+    kept, found = Y.toarray(), clustered_labels(Y, clusters.astype(Y.indices.dtype), 3).toarray()
+    assert Y.toarray().tolist() == kept.tolist()  # whose pointers must not be shared
+    assert found.tolist() == [[float(m in {clusters[label] for label in row}) for m in range(3)] for row in truth]
+
+
+def with_heads(count: int = 16, **changes: Any) -> tuple[Decaf, Network]:
+    """Return an untrained model with random clusters."""
+    model = Decaf(FEATURES, LABELS, small(shortlist="beam", **changes), seeded())
+    network = model.networks[0]
+    network.heads = torch.randn(count, 16, generator=seeded(1))
+    network.clusters = (torch.arange(LABELS) % count).int()
+    return model, network
+
+
+def ranks_by_hand(network: Network, part: Part) -> list[int]:
+    vectors, ranks = Ready(network)(bags(part.X)).tolist(), []
+    for row, x in enumerate(vectors):
+        scores = [reference.dot(x, head) for head in network.heads.tolist()]
+        for label in part.Y[[row]].indices:
+            ranks.append(sum(score > scores[int(network.clusters[label])] for score in scores))
+    return ranks
+
+
+def test_ranks_of_clusters_equal_loops(monkeypatch):
+    monkeypatch.setattr(decaf, "BATCH", 16)
+    _, network = with_heads()
+    part = planted(40)
+    assert cluster_ranks(network, part).tolist() == ranks_by_hand(network, part)
+
+
+def test_the_beam_is_the_least_that_finds_85_of_100_labels(monkeypatch):
+    monkeypatch.setattr(decaf, "WIDEST", 1.0)
+    model, network = with_heads()
+    part = planted(100)
+    ranks, beam = ranks_by_hand(network, part), model.chosen_beam(network, part)
+    shares = [np.mean([rank < width for rank in ranks]) for width in (beam - 1, beam)]
+    assert shares[0] < 0.85 <= shares[1]
+    monkeypatch.setattr(decaf, "JUDGED", 10)
+    assert 1 <= model.chosen_beam(network, part) <= 16
+
+
+def test_a_shortlist_holds_at_most_5_of_100_clusters_unless_told():
+    model, network = with_heads()
+    assert model.chosen_beam(network, planted(100)) == 1  # one at least
+    network.heads = torch.randn(64, 16, generator=seeded(1))
+    assert model.chosen_beam(network, planted(100)) == 3
+    for told, beam in ((7, 7), (99, 64)):
+        model.settings = small(shortlist="beam", beam=told)
+        assert model.chosen_beam(network, planted(100)) == beam
+
+
+def test_shortlists_are_the_labels_of_the_clusters_that_score_best(monkeypatch):
+    monkeypatch.setattr(decaf, "BATCH", 16)
+    model, network = with_heads()
+    network.beam, part = 3, planted(40)
+    near = model.shortlists(network, 0, part, Run())
+    for x, row in zip(Ready(network)(bags(part.X)).tolist(), near.tolist(), strict=True):
+        assert sorted(row) == sorted(reference.beam(x, network.heads.tolist(), [], 3))
+
+
+def test_padding_is_no_label():
+    found = padded_bags(torch.tensor([[3, -1, 1], [-1, -1, -1], [0, 2, -1]]))
+    assert (found.ids.tolist(), found.offsets.tolist()) == ([3, 1, 0, 2], [0, 2, 2, 4])
+
+
+@pytest.mark.parametrize("missed", [True, False])
+def test_labels_that_the_shortlist_missed(monkeypatch, missed):
+    found, plain = [], decaf.pooled
+
+    def spy(own: Any, near: Any, filtered: Any, missed: bool) -> Any:
+        found.append((plain(own, near, filtered, missed), own))
+        return found[-1][0]
+
+    monkeypatch.setattr(decaf, "pooled", spy)
+    fitted(BEAM, epochs=1, first_epochs=1, beam=1, missed=missed)
+    owned = sum(len(own.ids) for _, own in found)
+    learned = sum(int((pool.targets * pool.mask).sum()) for pool, _ in found)
+    assert learned == owned if missed else learned < owned
+
+
+def test_it_learns_what_is_planted_with_shortlists():
+    test = planted(100, seed=1)
+    for settings_ in (KINDS["beam"], KINDS["paper"]):
+        tagger = fitted(settings_, epochs=10)
+        assert isinstance(tagger.learner_.index, BeamIndex)
+        assert tagger.score(test.X, test.Y) > 0.8
+
+
+# --- Ensembles and lite -----------------------------------------------------------------------------------------------
+
+
+def test_learners_share_module_1(monkeypatch):
+    seen, plain = [], Decaf.second_module
+
+    def spy(self: Decaf, network: Network, *more: Any) -> None:
+        seen.append({name: value.clone() for name, value in network.state_dict().items()})
+        plain(self, network, *more)
+
+    monkeypatch.setattr(Decaf, "second_module", spy)
+    model = fitted({**BEAM, "epochs": 1}, learners=3).model_
+    begun = Decaf(FEATURES, LABELS, model.settings, Run(seed=0).generator("start"))
+    for name in ("tokens.rows", "documents.R", "labels.alpha"):
+        assert torch.equal(seen[0][name], seen[1][name])
+        assert torch.equal(seen[0][name], seen[2][name])
+        assert not torch.equal(seen[0][name], begun.networks[0].state_dict()[name])
+    rows = [network.tokens.rows for network in model.networks]
+    assert not torch.equal(rows[0], rows[1])  # each goes its own way after that
+    assert not torch.equal(model.networks[1].heads, model.networks[2].heads)
+
+
+def test_lite_leaves_tokens_as_module_1_left_them(tmp_path):
+    tagger = Tagger("decaf", settings=KINDS["lite"], device="cpu", validation=0).fit_dataset(data(), opened(tmp_path))
+    one, two = tagger.model_.networks
+    assert one.tokens is two.tokens
+    assert torch.equal(one.tokens.rows, Run(tmp_path).load("module-1")[0]["tokens.rows"])
+    assert "tokens.rows" not in Run(tmp_path).load("module-4-0")[0]
+
+
+@pytest.mark.parametrize("kind", ["lite", "lite exact"], indirect=True)
+def test_lite_saves_tokens_once(kind, tagger, tmp_path):
+    tagger.save(tmp_path / "model")
+    saved = persistence.load(tmp_path / "model")
+    rows = [name for name in {**saved.serve, **saved.train} if name.endswith("tokens.rows")]
+    assert rows == ["networks.0.tokens.rows"]
+    one, two = Tagger.load(tmp_path / "model", device="cpu").model_.networks
+    assert one.tokens.rows.data_ptr() == two.tokens.rows.data_ptr()
+
+
+@pytest.mark.parametrize("kind", ["ensemble"], indirect=True)
+def test_an_ensemble_ranks_by_the_mean_of_scores(kind, tagger):
+    X = planted(20, seed=1).X
+    assert isinstance(tagger.learner_, Ensemble)
+    rankings = []
+    for learner in tagger.learner_.learners:
+        ranking = learner.rank(X, LABELS)
+        rankings.append(
+            [list(zip(*row, strict=True)) for row in zip(ranking.ids.tolist(), ranking.scores.tolist(), strict=True)]
+        )
+    wanted = reference.averaged(rankings, 5)
+    found = tagger.rank(X, 5)
+    np.testing.assert_allclose(found.scores, [[score for _, score in row] for row in wanted], rtol=1e-5)
+    assert (found.ids == [[label for label, _ in row] for row in wanted]).mean() > 0.95  # ties may differ by a bit
+
+
+# --- Prediction -------------------------------------------------------------------------------------------------------
+
+
+def test_scores_by_hand(kind, tagger):
+    """s = σ(w · x + offset) σ(h · x), the second factor with shortlists, for the labels of the clusters opened."""
+    network, X = tagger.model_.networks[0], planted(5, seed=1).X
+    learner: Learner = network.learner(tagger.model_.counts)
+    found = learner.rank(X, 4)
+    offset = network.offset.item()
+    for row, x in enumerate(Ready(network)(bags(X)).tolist()):
+        every = {0: (list(range(LABELS)), math.inf)}
+        opened = (
+            reference.beam(x, network.heads.tolist(), network.clusters.tolist(), 3) if len(network.heads) else every
+        )
+        scores = {
+            label: reference.sigmoid(reference.dot(network.vectors[label].tolist(), x) + offset)
+            * (reference.sigmoid(head) if len(network.heads) else 1)
+            for labels, head in opened.values()
+            for label in labels
+        }
+        best = sorted(scores, key=lambda label: -scores[label])[:4]
+        assert found.ids[row].tolist() == best
+        wanted = listed(torch.tensor([scores[label] for label in best], dtype=torch.float64)).tolist()
+        assert found.scores[row].tolist() == pytest.approx(wanted, rel=1e-4)
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_the_batch_changes_no_ranking(kind, tagger, monkeypatch, batch):
+    X = planted(40, seed=1).X
+    whole = tagger.rank(X, 10)
+    monkeypatch.setattr(base, "BATCH", batch)
+    parts = tagger.rank(X, 10)
+    assert np.array_equal(whole.ids, parts.ids)
+    assert np.array_equal(whole.scores, parts.scores)
+
+
+def test_all_labels_are_ranked_once(kind, tagger):
+    ranking = tagger.rank(planted(30, seed=1).X, LABELS)
+    assert np.array_equal(np.sort(ranking.ids, axis=1), np.tile(np.arange(LABELS), (30, 1)))
+    assert (np.diff(ranking.scores, axis=1) <= 0).all()
+    nothing = tagger.rank(csr_array((1, FEATURES), dtype=np.float32), 5)
+    counts = tagger.model_.counts.numpy()
+    assert counts[nothing.ids[0]].tolist() == sorted(counts, reverse=True)[:5]  # the most frequent
+
+
+@pytest.mark.parametrize("kind", ["exact", "beam", "ensemble"], indirect=True)
+def test_recall_is_told_of_shortlists_only(kind, tagger):
+    share = tagger.index_recall(planted(30, seed=1).X, 5)
+    assert share is None if kind == "exact" else 0 < share <= 1
+
+
+# --- Runs that are stopped --------------------------------------------------------------------------------------------
+
+STOPPED = {**BEAM, "learners": 2, "epochs": 2, "first_epochs": 2, "dimension": 8}
+
+
+def run_of(folder: Path | None, stop: Any = None, validation: float = 0, **changes: Any) -> Tagger:
+    run = Run(folder, seed=1)
+    run.open({})
+    if stop is not None:
+        stop(run)
+    tagger = Tagger("decaf", settings={**STOPPED, **changes}, validation=validation, device="cpu", seed=1)
+    return tagger.fit_dataset(data(120), run)
+
+
+def stops_after(times: int, stage: str = "") -> Any:
+    """Stop a run right after a stage, or any, was kept for so many times."""
+
+    def prepare(run: Run) -> None:
+        plain, left = run.keep, list(range(times))
+
+        def keep(name: str, state: State, notes: Mapping[str, Any] | None = None) -> None:
+            plain(name, state, notes)
+            if name == (stage or name):
+                left.pop()
+                if not left:
+                    raise Stop
+
+        run.keep = keep  # type: ignore[method-assign]
+
+    return prepare
+
+
+@pytest.fixture
+def every_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decaf, "Schedule", partial(Schedule, checkpoint_seconds=0))
+
+
+@pytest.fixture(scope="module")
+def unstopped() -> Tagger:
+    return run_of(None)
+
+
+@pytest.mark.parametrize(
+    ("stage", "times"),
+    [
+        ("clusters-1", 1),
+        ("module-1.checkpoint", 13),
+        ("module-1", 1),
+        ("clusters-2-0", 1),
+        ("module-2-0.checkpoint", 4),
+        ("shortlists-0", 1),
+        ("module-4-0.checkpoint", 15),
+        ("module-4-0", 1),
+        ("module-2-1.checkpoint", 7),
+        ("module-4-1.checkpoint", 3),
+        ("module-4-1", 1),
+    ],
+)
+@pytest.mark.usefixtures("every_step_is_kept")
+def test_a_run_stopped_once_ends_with_the_same_weights(tmp_path, unstopped, stage, times):
+    with pytest.raises(Stop):
+        run_of(tmp_path, stops_after(times, stage))
+    assert same(state(run_of(tmp_path).model_), state(unstopped.model_))
+    assert not list(tmp_path.glob("*.checkpoint.safetensors"))
+
+
+@pytest.mark.parametrize("changes", [{"lite": True}, {"shortlist": "none"}, {"shortlist": "none", "lite": True}])
+@pytest.mark.usefixtures("every_step_is_kept")
+def test_a_run_stopped_often_ends_with_the_same_weights(tmp_path, changes):
+    plain, stops = run_of(None, validation=0.2, **changes), 0
+    while True:
+        try:
+            further = run_of(tmp_path, stops_after(9), 0.2, **changes)
+            break
+        except Stop:
+            stops += 1
+    assert stops >= 3
+    assert same(state(further.model_), state(plain.model_))
+    assert further.outcome_.best == plain.outcome_.best
+
+
+def test_a_finished_run_is_loaded(tmp_path, monkeypatch, unstopped):
+    run_of(tmp_path)
+    monkeypatch.setattr(Network, "encode", None)
+    again = run_of(tmp_path)
+    assert same(state(again.model_), state(unstopped.model_))
+    assert [network.beam for network in again.model_.networks] == [3, 3]
+
+
+def interrupted_in(monkeypatch: pytest.MonkeyPatch, stage: str, after: int = 12) -> None:
+    """Let Ctrl-C come in a stage, after some steps."""
+    plain = decaf.train
+
+    def stopped(run: Run, name: str, module: Any, points: int, objective: Any, *more: Any) -> Any:
+        steps = []
+
+        def tried(*given: Any) -> Any:
+            steps.append(1)
+            if name == stage and len(steps) > after:
+                raise KeyboardInterrupt
+            return objective(*given)
+
+        return plain(run, name, module, points, tried, *more)
+
+    monkeypatch.setattr(decaf, "train", stopped)
+
+
+@pytest.mark.parametrize("stage", ["module-1", "module-2-0"])
+def test_ctrl_c_before_anything_can_be_ranked(tmp_path, monkeypatch, unstopped, stage):
+    with monkeypatch.context() as patch:
+        interrupted_in(patch, stage)
+        with pytest.raises(KeyboardInterrupt):
+            run_of(tmp_path)
+    assert same(state(run_of(tmp_path).model_), state(unstopped.model_))
+
+
+@pytest.mark.parametrize(("stage", "learners"), [("module-4-0", 1), ("module-2-1", 1), ("module-4-1", 2)])
+def test_ctrl_c_later_leaves_a_model(tmp_path, monkeypatch, unstopped, stage, learners):
+    with monkeypatch.context() as patch:
+        interrupted_in(patch, stage)
+        tagger = run_of(tmp_path / "run")
+    assert tagger.outcome_.interrupted
+    assert len(tagger.model_.networks) == learners
+    test = planted(60, seed=1)
+    assert tagger.score(test.X, test.Y) > 0.1  # of 35 labels
+    tagger.save(tmp_path / "model")
+    loaded = Tagger.load(tmp_path / "model", device="cpu")
+    assert np.array_equal(loaded.rank(test.X, 5).scores, tagger.rank(test.X, 5).scores)
+    assert same(state(run_of(tmp_path / "run").model_), state(unstopped.model_))
+
+
+# --- Saving, and labels that come later -------------------------------------------------------------------------------
+
+
+def loaded_from(tagger: Tagger, folder: Path) -> Tagger:
+    tagger.save(folder)
+    return Tagger.load(folder, device="cpu")
+
+
+def test_what_was_saved_ranks_the_same(kind, tagger, tmp_path):
+    X = planted(50, seed=1).X
+    loaded = loaded_from(tagger, tmp_path / "model")
+    before, after = tagger.rank(X, 10), loaded.rank(X, 10)
+    assert np.array_equal(before.ids, after.ids)
+    assert np.array_equal(before.scores, after.scores)
+    assert (loaded.model_.Z != tagger.model_.Z).nnz == 0
+    assert [network.beam for network in loaded.model_.networks] == [network.beam for network in tagger.model_.networks]
+    again = loaded_from(loaded, tmp_path / "again")
+    assert np.array_equal(again.rank(X, 10).scores, before.scores)
+    assert persistence.verify(tmp_path / "again") == persistence.verify(tmp_path / "model")
+
+
+@pytest.mark.parametrize("kind", ["beam"], indirect=True)
+def test_what_only_learning_needs_is_not_served(kind, tagger, tmp_path):
+    tagger.save(tmp_path / "model")
+    saved = persistence.load(tmp_path / "model")
+    served = {"tokens.rows", "scale", "offset", "vectors", "heads", "clusters",
+              *(f"documents.{name}" for name in ("R", "alpha", "beta", "left"))}  # fmt: skip
+    assert set(saved.serve) == {f"networks.0.{name}" for name in served} | {"counts", "beams"}
+
+
+@pytest.mark.parametrize("kind", ["exact", "beam", "lite"], indirect=True)
+def test_a_loaded_model_learns_on_as_one_that_was_not_saved(kind, tagger, tmp_path):
+    tagger.save(tmp_path / "model")
+    models = []
+    for number in range(2):
+        loaded = loaded_from(tagger, tmp_path / str(number)) if number else Tagger.load(tmp_path / "model", "cpu")
+        loaded.set_params(warm_start=True, validation=0)
+        models.append(state(loaded.fit_dataset(data(60, seed=2)).model_))
+    assert same(*models)
+    assert not same(models[0], state(tagger.model_))
+    persistence.verify(tmp_path / "model")  # what was mapped is not written to
+
+
+def names_of(Y: csr_array) -> list[list[str]]:
+    return [[f"row{label // SIDE} column{label % SIDE}" for label in Y[[row]].indices] for row in range(Y.shape[0])]
+
+
+def sentences(part: Part) -> list[str]:
+    words = [f"row{n}" for n in range(SIDE)] + [f"column{n}" for n in range(SIDE)] + [f"noise{n}" for n in range(8)]
+    return [" ".join(words[column] for column in part.X[[row]].indices) for row in range(len(part))]
+
+
+def tagging(settings_: Mapping[str, Any], rows: np.ndarray | None = None) -> Tagger:
+    part = planted() if rows is None else planted().take(rows)
+    tagger = Tagger("decaf", settings=settings_, text={"min_count": 1}, device="cpu", validation=0)
+    return tagger.fit(sentences(part), names_of(part.Y))
+
+
+@pytest.mark.parametrize("settings_", [SMALL, {**BEAM, "beam": 2}, KINDS["lite"]], ids=["exact", "beam", "lite"])
+def test_a_warm_start_learns_new_labels(tmp_path, settings_):
+    part = planted()
+    late = np.flatnonzero(part.Y[:, [35, 20]].sum(axis=1) > 0)
+    early = np.setdiff1d(np.arange(len(part)), late)
+    first = tagging({**settings_, "epochs": 10}, early)
+    before = [value.clone() for value in first.model_.networks[0].heads]
+    tagger = loaded_from(first, tmp_path / "model").set_params(warm_start=True)
+    known = list(tagger.classes_)
+    again = np.concatenate([late, early[:100]])
+    tagger.fit([sentences(part)[row] for row in again], [names_of(part.Y)[row] for row in again])
+    assert tagger.classes_[: len(known)] == known
+    assert set(tagger.classes_[len(known) :]) == {"row5 column5", "row3 column2"}
+    for name in tagger.classes_[len(known) :]:
+        assert tagger.predict([name], 1)[0][0].label == name  # also with shortlists: its cluster is opened
+    assert tagger.score(sentences(part)[:100], names_of(part.Y)[:100]) > 0.7
+    assert all(torch.equal(a, b) for a, b in zip(before, tagger.model_.networks[0].heads, strict=True))
+
+
+def test_labels_that_come_later_begin_at_their_texts(tmp_path):
+    part = planted()
+    early = np.flatnonzero(part.Y[:, [35]].sum(axis=1) == 0)
+    tagger = tagging({**SMALL, "rate": 1e-9}, early).set_params(warm_start=True)
+    tagger.fit(["row5 column5"] * 20, [["row5 column5"]] * 20)
+    network, Z = tagger.model_.networks[0], tagger.model_.Z
+    torch.testing.assert_close(
+        network.refinement.rows[-1].detach(), network.tokens(bags(Z[[-1]]))[0].detach(), rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_texts_of_known_labels_outlive_a_warm_start_without_any(told):
+    texts, tags = ["red apple", "slow car"] * 10, [["a"], ["b"]] * 10
+    about = {"a": "apple", "b": "car"} if told else None
+    tagger = Tagger("decaf", settings=SMALL, text={"min_count": 1}, device="cpu", warm_start=True)
+    tagger.fit(texts, tags, label_texts=about)
+    before = tagger.model_.Z.toarray()
+    tagger.fit([*texts, "slow red"], [*tags, ["red"]])
+    found = tagger.model_.Z.toarray()
+    assert found[:2].tolist() == before.tolist()
+    assert [tagger.features_.terms[column] for column in np.flatnonzero(found[2])] == ["red"]
+    tagger.fit(texts, tags, label_texts={"b": "slow"})
+    assert tagger.features_.terms[int(tagger.model_.Z[[1]].indices[0])] == "slow"
+    assert tagger.model_.Z.toarray()[[0, 2]].tolist() == found[[0, 2]].tolist()
+
+
+def test_a_model_without_clusters_learns_on_without_however_many_labels_there_are(monkeypatch):
+    tagger = fitted(shortlist=None, epochs=1).set_params(warm_start=True)
+    monkeypatch.setitem(decaf.EXACT, "cpu", 10)
+    tagger.fit_dataset(data(60, seed=2))
+    assert isinstance(tagger.learner_.index, ExactIndex)
+
+
+def test_new_labels_are_scored_by_their_texts_at_once(kind):
+    """w of ẑ¹ = E_L(z) and ẑ² = E z, in the cluster whose vector is nearest."""
+    model = fitted({**KINDS[kind], "epochs": 1, "first_epochs": 1}).model_
+    before = state(model)
+    Z = label_texts()[[COLD, 3]]
+    model.add_label_texts(Z)
+    assert len(model.counts) == LABELS + 2
+    assert model.Z[LABELS:].toarray().tolist() == Z.toarray().tolist()
+    for number, network in enumerate(model.networks):
+        refined = network.tokens(bags(Z))
+        torch.testing.assert_close(network.refinement.rows[LABELS:].detach(), refined)
+        w = network.combination(network.label_texts(bags(Z)), refined).detach()
+        w = network.scale.detach() * normalize(w, dim=1) if network.settings.cosine else w
+        torch.testing.assert_close(network.vectors[LABELS:], w)
+        assert torch.equal(network.vectors[:LABELS], before[f"networks.{number}.vectors"])
+        assert torch.equal(network.clusters[:LABELS], before[f"networks.{number}.clusters"])
+        if len(network.heads):
+            cosines = [[reference.cosine(x, head) for head in network.heads.tolist()] for x in w.tolist()]
+            assert network.clusters[LABELS:].tolist() == [row.index(max(row)) for row in cosines]
+    ids = model.learner().rank(Z, LABELS + 2).ids
+    assert sorted(ids[0]) == list(range(LABELS + 2))
+
+
+# --- Presets and settings ---------------------------------------------------------------------------------------------
+
+
+def test_the_paper_preset():
+    paper = PRESETS["paper"]
+    assert (paper.learners, paper.shortlist, paper.missed) == (3, "beam", False)
+    assert (paper.label_text, paper.refinement, paper.start, paper.tokens, paper.lite) == (
+        True, True, "text", "random", False,
+    )  # fmt: skip
+    assert (paper.cosine, paper.relu, paper.residual, paper.keep) == (False, True, True, 1)
+    assert (paper.first_drop, paper.first_rate, paper.first_epochs) == (0.5, 0.01, 20)
+    assert (paper.drop, paper.rate, paper.epochs, paper.batch, paper.halve) == (0.2, 0.008, 10, 255, True)
+    assert 300 <= paper.dimension <= 512
+
+
+def test_the_paper_preset_learns():
+    tagger = Tagger("decaf", "paper", settings={"dimension": 16, "epochs": 5, "first_epochs": 5}, device="cpu")
+    tagger.fit_dataset(data())
+    test = planted(60, seed=1)
+    assert len(tagger.model_.networks) == 3
+    assert [network.beam for network in tagger.model_.networks] == [1, 1, 1]
+    assert all(value.isfinite().all() for value in tagger.model_.state_dict().values())
+    assert tagger.score(test.X, test.Y) > 0.3
+
+
+def test_few_points_are_gone_through_more_often(monkeypatch):
+    seen = spied(monkeypatch)
+    fitted(points=120, epochs=2, steps=57)
+    assert [(how.epochs, how.batch) for _, how, _ in seen] == [(6, 11)]  # a tenth of the 117 points with a label
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        *(({name: 0}, f"{name} must be at least 1; found 0") for name in ("dimension", "learners", "clusters", "beam",
+          "batch", "epochs", "first_epochs", "steps", "patience")),
+        ({"drop": 1}, r"drop must lie in \[0, 1\); found 1"),
+        ({"first_drop": -0.1}, r"first_drop must lie in \[0, 1\); found -0.1"),
+        ({"keep": 0}, r"keep must lie in \(0, 1\]; found 0"),
+        ({"clusters": 12}, "clusters must be a power of two; found 12"),
+        ({"label_text": False, "refinement": False}, "label_text and refinement are both false"),
+        ({"shortlist": "hnsw"}, "none, beam"),
+        ({"start": "texts"}, "text, random"),
+        ({"learner": 3}, "unknown setting 'learner'; did you mean 'learners'?"),
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense(changes, told):
+    with pytest.raises(ConfigError, match=told):
+        settings_of("decaf", changes=changes)
+
+
+@pytest.mark.parametrize("settings_", [SMALL, BEAM], ids=["exact", "beam"])
+def test_one_label_and_a_validation_without_points(settings_):
+    part = Part(csr_array(np.ones((12, 1))), X=csr_array(np.eye(12, 3, dtype=np.float32)))
+    nobody = Part(csr_array((0, 1)), X=csr_array((0, 3)))
+    tagger = Tagger("decaf", settings={**settings_, "epochs": 1}, device="cpu")
+    tagger.fit_dataset(Dataset(part, validation=nobody))
+    assert tagger.outcome_.best is None
+    assert tagger.rank(part.X, 3).ids.tolist() == [[0]] * 12
+
+
+def test_each_module_is_judged_on_its_own_task(tmp_path):
+    tagger = Tagger("decaf", settings=BEAM, device="cpu", validation=0.2)
+    tagger.fit_dataset(data(), opened(tmp_path))
+    notes = {name: Run(tmp_path).load(name)[1]["best"] for name in ("module-1", "module-2-0", "module-4-0")}
+    assert all(0.5 < best <= 1 for best in notes.values())
+    held = Lesson(planted())
+    assert held.validation is None
+    assert tagger.outcome_.best == notes["module-4-0"]
+
+
+def test_tokens_of_fasttext_are_where_a_model_begins():
+    texts = [" ".join(["red", "apple"] * 3), " ".join(["slow", "car"] * 3)] * 10
+    made = [
+        Tagger("decaf", settings={**SMALL, "epochs": 1, "rate": 1e-9, "tokens": tokens, "learners": 2}, device="cpu",
+               text={"min_count": 1}).fit(texts, [["a"], ["b"]] * 10)
+        for tokens in ("fasttext", "random")
+    ]  # fmt: skip
+    one, two = (network.tokens.rows for network in made[0].model_.networks)
+    torch.testing.assert_close(one.detach(), two.detach(), rtol=0, atol=1e-6)
+    assert one.square().mean().sqrt().item() == pytest.approx(math.sqrt(2 / 16), rel=1e-3)
+    assert not torch.allclose(*(network.tokens.rows for network in made[1].model_.networks))
