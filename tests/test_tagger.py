@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import random
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -433,3 +435,139 @@ def test_validation_is_held_out_of_train_and_decides():
     assert made(validation=0.2).fit(TEXTS, TAGS).outcome_.best is None  # too few points to spare any
     with pytest.raises(ConfigError, match="share to hold out"):
         made(validation=1.5).fit(texts, tags)
+
+
+# --- Labels that come, go, and are renamed ----------------------------------------------------------------------------
+
+DECAF: dict[str, Any] = {**SMALL, "batch": 16, "drop": 0.0, "first_epochs": 4, "first_drop": 0.0}
+KINDS = {"exact": DECAF, "beam": {**DECAF, "shortlist": "beam", "clusters": 1}, "ensemble": {**DECAF, "learners": 2}}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def saved_decaf(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("decaf") / "model"
+    tagger = Tagger("decaf", settings=KINDS[request.param], text={"min_count": 1}, device="cpu")
+    tagger.fit(TEXTS, TAGS, label_texts={tag: " ".join(words[:2]) for tag, words in WORDS.items()}).save(folder)
+    return folder
+
+
+@pytest.fixture
+def decaf(saved_decaf: Path) -> Tagger:
+    return Tagger.load(saved_decaf, device="cpu")
+
+
+def again(tagger: Tagger, folder: Path) -> Tagger:
+    tagger.save(folder)
+    return Tagger.load(folder, device="cpu")
+
+
+def test_new_labels_are_predicted_by_their_texts_at_once(decaf, tmp_path):
+    before = decaf.rank(TEXTS, 3)
+    assert decaf.add_labels({"angling": "fish boat sail", "stew": "plum fish"}) is decaf
+    assert decaf.classes_ == ["car", "fruit", "sea", "angling", "stew"]
+    for tagger in (decaf, again(decaf, tmp_path / "model")):
+        assert "angling" in [tag.label for tag in tagger.predict(["fish boat sail"], 2)[0]]
+        assert tagger.predict(["wheel engine"], 1)[0][0].label == "car"
+        found = tagger.rank(TEXTS, 5)
+        old = [[label for label in row if label < 3] for row in found.ids.tolist()]
+        assert old == before.ids.tolist()  # the others keep their places
+        assert tagger.predict(["wheel"], 99)[0][-1].score >= 0
+    decaf.add_labels({})
+    assert len(decaf.classes_) == 5
+
+
+def test_labels_whose_texts_say_nothing_can_still_be_ranked(decaf):
+    decaf.add_labels({"empty": "", "odd": "zyzzyva"})
+    (row,) = decaf.predict(["wheel"], 5)
+    assert {tag.label for tag in row} == {"car", "fruit", "sea", "empty", "odd"}
+    assert all(np.isfinite(tag.score) for tag in row)
+
+
+def test_removed_labels_are_never_predicted_again(decaf, tmp_path):
+    before = decaf.rank(TEXTS, 3)
+    assert decaf.remove_labels(["fruit"]) is decaf
+    for tagger in (decaf, again(decaf, tmp_path / "model")):
+        assert tagger.classes_ == ["car", "fruit", "sea"]  # ids stay as they are
+        assert tagger.live_labels() == {"car": 0, "sea": 2}
+        ranking = tagger.rank(TEXTS, 3)
+        assert ranking.ids.tolist() == [[label for label in row if label != 1] for row in before.ids.tolist()]
+        assert tagger.rank(TEXTS, 1).ids.max() != 1
+        assert [len(row) for row in tagger.predict(["apple", ""], 9)] == [2, 2]  # k is clipped to what is left
+        filtered = csr_array([[1.0, 0, 0]] * 60)
+        assert set(tagger.rank(TEXTS, 1, filtered).ids.ravel()) == {2}
+
+
+def test_all_labels_may_be_removed(decaf):
+    decaf.remove_labels(["sea", "car", "fruit"])
+    assert decaf.predict(["apple", "wheel"], 3) == [[], []]
+
+
+def test_a_removed_name_may_come_again(decaf, tmp_path):
+    decaf.remove_labels(["fruit"]).add_labels({"fruit": "apple pear plum cherry"})
+    assert decaf.classes_ == ["car", "fruit", "sea", "fruit"]
+    for tagger in (decaf, again(decaf, tmp_path / "model")):
+        assert tagger.live_labels() == {"car": 0, "sea": 2, "fruit": 3}
+        assert tagger.predict(["apple pear plum"], 1)[0][0].label == "fruit"
+        assert tagger.rank(["apple pear plum"], 1).ids.tolist() == [[3]]
+        assert tagger.score(["apple pear plum"], [["fruit"]]) == 1
+
+
+def test_a_removed_name_may_come_again_with_points(decaf):
+    decaf.remove_labels(["fruit"]).set_params(warm_start=True).fit(TEXTS, TAGS)
+    assert decaf.live_labels() == {"car": 0, "sea": 2, "fruit": 3}
+    assert decaf.score(TEXTS, TAGS) > 0.9
+    assert 1 not in decaf.rank(TEXTS, 3).ids
+
+
+def test_labels_are_renamed(decaf, tmp_path):
+    before = decaf.rank(TEXTS, 3)
+    assert decaf.rename_labels({"fruit": "sea", "sea": "ocean"}) is decaf  # all at once
+    for tagger in (decaf, again(decaf, tmp_path / "model")):
+        assert tagger.classes_ == ["car", "sea", "ocean"]
+        assert tagger.predict(["apple pear"], 1)[0][0].label == "sea"
+        assert np.array_equal(tagger.rank(TEXTS, 3).ids, before.ids)
+
+
+def test_a_label_may_be_called_as_a_removed_one_was(decaf):
+    decaf.remove_labels(["sea"]).rename_labels({"fruit": "sea"})
+    assert decaf.live_labels() == {"car": 0, "sea": 1}
+    assert decaf.predict(["apple pear"], 1)[0][0].label == "sea"
+    assert decaf.score(["apple pear"], [["sea"]]) == 1
+
+
+def test_any_model_can_remove_and_rename(tmp_path):
+    tagger = made().fit(TEXTS, TAGS).remove_labels(["car"]).rename_labels({"sea": "ocean"})
+    found = again(tagger, tmp_path / "model")
+    assert found.live_labels() == {"fruit": 1, "ocean": 2}
+    assert 0 not in found.rank(TEXTS, 3).ids
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        (lambda t: t.add_labels({"fruit": "x"}), "there is a label 'fruit' already"),
+        (lambda t: t.add_labels({"1": "x", 1: "y"}), "there is a label '1' already"),
+        (lambda t: t.remove_labels(["friut"]), "unknown label 'friut'; did you mean 'fruit'?"),
+        (lambda t: t.remove_labels("fruit"), "expected a list of labels, found one: 'fruit'"),
+        (lambda t: t.remove_labels(["sea"]).remove_labels(["sea"]), "unknown label 'sea'"),
+        (lambda t: t.rename_labels({"boat": "ship"}), "unknown label 'boat'"),
+        (lambda t: t.rename_labels({"fruit": "car"}), "two labels would be called 'car'"),
+        (lambda t: t.rename_labels({"fruit": "x", "sea": "y", "car": "y"}), "two labels would be called 'y'"),
+    ],
+)
+@pytest.mark.parametrize("saved_decaf", ["exact"], indirect=True)
+def test_labels_that_cannot_be_changed(decaf, act, told):
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        act(decaf)
+    assert decaf.classes_ == ["car", "fruit", "sea"]
+
+
+def test_models_that_cannot_take_texts_of_labels(tagger, matrix):
+    with pytest.raises(ConfigError, match="glas does not read texts of labels"):
+        tagger.add_labels({"moon": "far away"})
+    numbers = Tagger("decaf", settings={**DECAF, "epochs": 1}, device="cpu").fit(matrix, TAGS)
+    with pytest.raises(ConfigError, match="fitted on a matrix of features, and knows no words"):
+        numbers.add_labels({"moon": "far away"})
+    for act in (lambda t: t.add_labels({}), lambda t: t.remove_labels([]), lambda t: t.rename_labels({})):
+        with pytest.raises(NotFittedError):
+            act(made())

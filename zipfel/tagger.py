@@ -142,7 +142,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def remove_labels(self, names: Iterable[str]) -> Tagger:
         """Never predict these labels again. The ids of all others stay as they are."""
-        self.removed_ = sorted({*self.removed_, *self._label_ids(names)})
+        ids = self._label_ids(names)
+        self.removed_ = sorted({*self.removed_, *ids})
         return self
 
     def rename_labels(self, names: Mapping[str, str]) -> Tagger:

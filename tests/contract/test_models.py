@@ -29,7 +29,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lightdxml": {"dimension": 32, "epochs": 8, "steps": 1, "batch": 64, "rate": 0.02, "shortlist": 20},
     "decaf": {"dimension": 32, "epochs": 8, "steps": 1, "batch": 64, "rate": 0.02, "drop": 0.0},
 }
-
+# Models that can be put together in another way, which must hold all the same.
+VARIANTS = {
+    "decaf, beam": {**SETTINGS["decaf"], "shortlist": "beam", "beam": 4, "first_epochs": 8, "first_rate": 0.02},
+    "decaf, ensemble": {**SETTINGS["decaf"], "learners": 2},
+}
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -44,13 +48,18 @@ def data(counted: Dataset) -> Dataset:
     return Tfidf.fit(counted.train.X).apply(counted)
 
 
-@pytest.fixture(params=sorted(MODELS), scope="module")
+@pytest.fixture(params=[*sorted(MODELS), *VARIANTS], scope="module")
 def model(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 def fitted(model: str, data: Dataset, seed: int = 0, **settings: Any) -> Tagger:
-    return Tagger(model, settings={**SETTINGS[model], **settings}, device="cpu", seed=seed).fit_dataset(data)
+    return made(model, seed, **settings).fit_dataset(data)
+
+
+def made(model: str, seed: int = 0, **settings: Any) -> Tagger:
+    usual = {**SETTINGS, **VARIANTS}[model]
+    return Tagger(model.split(",")[0], settings={**usual, **settings}, device="cpu", seed=seed)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +166,7 @@ def test_hardly_any_point_with_a_label(model, tmp_path):
     Y = csr_array((np.ones(2), ([3, 7], [0, 1])), shape=(40, 3))
     run = Run(tmp_path)
     run.open({})
-    tagger = Tagger(model, settings=SETTINGS[model], device="cpu").fit_dataset(Dataset(Part(Y, X=X)), run)
+    tagger = made(model).fit_dataset(Dataset(Part(Y, X=X)), run)
     assert_finite(tagger)
     assert tagger.rank(X, 3).ids.shape == (40, 3)
     for line in map(orjson.loads, (tmp_path / "log.jsonl").read_bytes().splitlines()):

@@ -542,10 +542,10 @@ def test_labels_that_the_shortlist_missed(monkeypatch, missed):
 
 def test_it_learns_what_is_planted_with_shortlists():
     test = planted(100, seed=1)
-    for settings_ in (KINDS["beam"], KINDS["paper"]):
-        tagger = fitted(settings_, epochs=10)
+    for kind, score in (("beam", 0.8), ("paper", 0.5)):
+        tagger = fitted(KINDS[kind], epochs=10)
         assert isinstance(tagger.learner_.index, BeamIndex)
-        assert tagger.score(test.X, test.Y) > 0.8
+        assert tagger.score(test.X, test.Y) > score
 
 
 # --- Ensembles and lite -----------------------------------------------------------------------------------------------
@@ -853,13 +853,14 @@ def test_a_warm_start_learns_new_labels(tmp_path, settings_):
     before = [value.clone() for value in first.model_.networks[0].heads]
     tagger = loaded_from(first, tmp_path / "model").set_params(warm_start=True)
     known = list(tagger.classes_)
-    again = np.concatenate([late, early[:100]])
-    tagger.fit([sentences(part)[row] for row in again], [names_of(part.Y)[row] for row in again])
+    again = part.take(np.concatenate([late, early[:100]]))
+    tagger.fit(sentences(again), names_of(again.Y))
     assert tagger.classes_[: len(known)] == known
     assert set(tagger.classes_[len(known) :]) == {"row5 column5", "row3 column2"}
     for name in tagger.classes_[len(known) :]:
-        assert tagger.predict([name], 1)[0][0].label == name  # also with shortlists: its cluster is opened
-    assert tagger.score(sentences(part)[:100], names_of(part.Y)[:100]) > 0.7
+        assert tagger.predict([name], 1)[0][0].label == name, name  # also with shortlists: its cluster is opened
+    some = part.take(np.arange(100))
+    assert tagger.score(sentences(some), names_of(some.Y)) > 0.7
     assert all(torch.equal(a, b) for a, b in zip(before, tagger.model_.networks[0].heads, strict=True))
 
 

@@ -328,14 +328,18 @@ class Decaf(nn.Module):
 
     def learn(self, network: Network, number: int, lesson: Lesson, run: Run, warm: bool) -> Outcome:
         """Train a learner after Module I."""
+        new = torch.nonzero(~network.vectors.any(dim=1))[:, 0]  # of which no classifier has been worked out
         if warm:
-            self.take_new(network, lesson.train)
+            self.start_refinement(network, new.cpu().numpy())
+            self.place(network, new, lesson.train)
         elif not self.settings.looks_at_all(len(self.counts), self.counts.device):
             self.second_module(network, number, lesson, run)
         near = self.shortlists(network, number, lesson.train, run) if len(network.heads) else None
         if not warm:
             self.third_module(network)
         outcome = self.fourth_module(network, number, lesson, run, near)
+        if warm:
+            self.place(network, new, lesson.train)  # again, for points have moved, and S has not
         network.compose(self.texts())
         return outcome
 
@@ -475,17 +479,12 @@ class Decaf(nn.Module):
                 network.refinement.rows[torch.from_numpy(some)] = network.tokens.eval()(texts)
 
     @torch.no_grad()
-    def take_new(self, network: Network, part: Part) -> None:
-        """Make labels ready that came with a warm start: S stays, and each joins the cluster that its points like best.
-
-        They are those whose classifiers have not been worked out.
-        """
-        new = torch.nonzero(~network.vectors.any(dim=1))[:, 0]
-        self.start_refinement(network, new.cpu().numpy())
-        if len(network.heads) and len(new):
-            found = products(self.sums_of_labels(part, lambda rows: encoded(network, part, rows))[new], network.heads)
-            told = found.any(dim=1)  # what has no points is left where it is
-            network.clusters[new[told]] = found[told].argmax(dim=1).to(network.clusters)
+    def place(self, network: Network, labels: Tensor, part: Part) -> None:
+        """Put labels into the clusters that their points like best; those without points stay where they are."""
+        if len(network.heads) and len(labels):
+            sums = self.sums_of_labels(part, lambda rows: encoded(network, part, rows))[labels]
+            liked, seen = products(sums, network.heads).argmax(dim=1), sums.any(dim=1)
+            network.clusters[labels[seen]] = liked[seen].to(network.clusters)
 
     def fourth_module(self, network: Network, number: int, lesson: Lesson, run: Run, near: Tensor | None) -> Outcome:
         """Do Module IV: the classifiers, against the labels of shortlists or all."""
