@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -201,11 +202,10 @@ def test_numbers_are_dropped_in_learning_only():
 # --- Module IV against all labels -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("validation", [0, 0.2])
 @pytest.mark.parametrize("changes", [{}, {"cosine": False, "relu": True}, {"label_text": False}, {"refinement": False}])
-def test_it_learns_what_is_planted(changes, validation):
+def test_it_learns_what_is_planted(changes):
     test = planted(100, seed=1)
-    tagger = fitted(SMALL, validation=validation, epochs=10, **changes)
+    tagger = fitted(SMALL, validation=0.2, epochs=10, **changes)
     assert tagger.score(test.X, test.Y) > 0.85
     assert isinstance(tagger.learner_.index, ExactIndex)
 
@@ -288,10 +288,10 @@ def test_labels_without_a_text_begin_at_random():
 def test_labels_without_any_text():
     part, test = planted(), planted(100, seed=1)
     for settings_ in (SMALL, BEAM):
-        tagger = Tagger("decaf", settings={**settings_, "epochs": 10}, device="cpu", validation=0)
+        tagger = Tagger("decaf", settings={**settings_, "epochs": 8}, device="cpu", validation=0)
         tagger.fit_dataset(Dataset(part))
         assert tagger.model_.texts() is None
-        assert tagger.score(test.X, test.Y) > 0.8
+        assert tagger.score(test.X, test.Y) > 0.7
 
 
 def test_names_are_texts_where_there_are_no_others():
@@ -313,7 +313,7 @@ def test_names_are_texts_where_there_are_no_others():
 def filtered_scores(settings_: Mapping[str, Any], filtered: csr_array | None) -> np.ndarray:
     X = csr_array(np.eye(2, dtype=np.float32)[[0] * 20 + [1] * 4])
     part = Part(csr_array([[1, 0, 0, 0]] * 20 + [[0, 1, 1, 1]] * 4), X=X, filtered=filtered)
-    tagger = Tagger("decaf", settings={**settings_, "label_text": False, "epochs": 15}, device="cpu")
+    tagger = Tagger("decaf", settings={**settings_, "label_text": False, "epochs": 8}, device="cpu")
     return tagger.fit_dataset(Dataset(part)).rank(X[:1], 4).as_scores(4).toarray()[0]
 
 
@@ -540,12 +540,11 @@ def test_labels_that_the_shortlist_missed(monkeypatch, missed):
     assert learned == owned if missed else learned < owned
 
 
-def test_it_learns_what_is_planted_with_shortlists():
+@pytest.mark.parametrize("kind", ["beam", "paper"], indirect=True)
+def test_it_learns_what_is_planted_with_shortlists(kind, tagger):
     test = planted(100, seed=1)
-    for kind, score in (("beam", 0.8), ("paper", 0.5)):
-        tagger = fitted(KINDS[kind], epochs=10)
-        assert isinstance(tagger.learner_.index, BeamIndex)
-        assert tagger.score(test.X, test.Y) > score
+    assert isinstance(tagger.learner_.index, BeamIndex)
+    assert tagger.score(test.X, test.Y) > (0.75 if kind == "beam" else 0.5)
 
 
 # --- Ensembles and lite -----------------------------------------------------------------------------------------------
@@ -657,7 +656,7 @@ def test_recall_is_told_of_shortlists_only(kind, tagger):
 
 # --- Runs that are stopped --------------------------------------------------------------------------------------------
 
-STOPPED = {**BEAM, "learners": 2, "epochs": 2, "first_epochs": 2, "dimension": 8}
+STOPPED = {**BEAM, "learners": 2, "epochs": 1, "first_epochs": 1, "dimension": 8}
 
 
 def run_of(folder: Path | None, stop: Any = None, validation: float = 0, **changes: Any) -> Tagger:
@@ -701,16 +700,12 @@ def unstopped() -> Tagger:
     ("stage", "times"),
     [
         ("clusters-1", 1),
-        ("module-1.checkpoint", 13),
-        ("module-1", 1),
-        ("clusters-2-0", 1),
+        ("module-1.checkpoint", 6),
         ("module-2-0.checkpoint", 4),
         ("shortlists-0", 1),
-        ("module-4-0.checkpoint", 15),
-        ("module-4-0", 1),
+        ("module-4-0.checkpoint", 8),
         ("module-2-1.checkpoint", 7),
         ("module-4-1.checkpoint", 3),
-        ("module-4-1", 1),
     ],
 )
 @pytest.mark.usefixtures("every_step_is_kept")
@@ -727,7 +722,7 @@ def test_a_run_stopped_often_ends_with_the_same_weights(tmp_path, changes):
     plain, stops = run_of(None, validation=0.2, **changes), 0
     while True:
         try:
-            further = run_of(tmp_path, stops_after(9), 0.2, **changes)
+            further = run_of(tmp_path, stops_after(7), 0.2, **changes)
             break
         except Stop:
             stops += 1
@@ -744,7 +739,7 @@ def test_a_finished_run_is_loaded(tmp_path, monkeypatch, unstopped):
     assert [network.beam for network in again.model_.networks] == [3, 3]
 
 
-def interrupted_in(monkeypatch: pytest.MonkeyPatch, stage: str, after: int = 12) -> None:
+def interrupted_in(monkeypatch: pytest.MonkeyPatch, stage: str, after: int = 6) -> None:
     """Let Ctrl-C come in a stage, after some steps."""
     plain = decaf.train
 
@@ -898,9 +893,9 @@ def test_a_model_without_clusters_learns_on_without_however_many_labels_there_ar
     assert isinstance(tagger.learner_.index, ExactIndex)
 
 
-def test_new_labels_are_scored_by_their_texts_at_once(kind):
+def test_new_labels_are_scored_by_their_texts_at_once(kind, tagger):
     """w of ẑ¹ = E_L(z) and ẑ² = E z, in the cluster whose vector is nearest."""
-    model = fitted({**KINDS[kind], "epochs": 1, "first_epochs": 1}).model_
+    model = deepcopy(tagger.model_)
     before = state(model)
     Z = label_texts()[[COLD, 3]]
     model.add_label_texts(Z)
