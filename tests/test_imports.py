@@ -36,7 +36,7 @@ FLOORS = [
     {"evaluate", "persistence"},
     {"models"},
     {"training", "negatives"},
-    {"nn", "index", "labelspace", "data", "metrics"},
+    {"nn", "index", "labelspace", "data", "metrics", "calibration"},
     {"types", "errors", "config"},
 ]
 FLOOR_OF = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}
