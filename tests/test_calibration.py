@@ -323,6 +323,8 @@ def test_the_method_can_be_told(data):
     better = min(("platt", "isotonic"), key=lambda method: found[method].figures.brier_after)
     assert found["auto"].figures == found[better].figures
     assert found["auto"].curve == found[better].curve
+    few = Ranking(ranking.ids[:300], ranking.scores[:300])
+    assert calibration.learned(few, data.test.Y[:300], bins, "auto").figures.method == "platt"
 
 
 def test_too_few_points_give_no_calibration(data):

@@ -26,6 +26,7 @@ FITTED = 10  # labels of a point that a curve is fitted to: further down are too
 SHOWN = 5  # labels of a point that are shown where nobody says how many, and over which errors are told
 MOST_POINTS = 20_000  # more would tell a curve nothing new
 FEWEST = 20  # hits, and misses, without which there is no curve
+ENOUGH = 1000  # hits, without which "auto" is Platt's curve: knots would follow the noise
 FOLDS = 5
 BINS = 3  # of labels by how often they were trained on: rare, middle, frequent
 ROWS = 500  # of a table of cuts
@@ -363,7 +364,7 @@ def learned(ranking: Ranking, truth: csr_array, bins: Ids, method: Method) -> Ca
 
 def _chosen(scores: NDArray[Any], hits: Flags, method: Method) -> tuple[str, Floats]:
     """Return the method, the one with the lower Brier score where that is open, and its cross-fitted probabilities."""
-    names = list(CURVES) if method == "auto" else [method]
+    names = [method] if method != "auto" else ["platt", "isotonic"] if hits.sum() >= ENOUGH else ["platt"]
     found = {name: _shown(_cross_fitted(scores, hits, name), scores) for name in names}
     return min(found.items(), key=lambda item: brier(item[1], _shown(hits, scores)))
 
