@@ -73,6 +73,10 @@ def train(
     )
     ended = "stopped early" if outcome.interrupted else "trained"
     console.print(f"{escape(str(out))}: {ended} in {span(outcome.seconds)}{best}", soft_wrap=True)
+    if tagger.calibration_ is not None:
+        about = tagger.calibration_.figures
+        console.print(f"scores are probabilities by {about.points:,} held-out points ({about.method}): off by "
+                      f"{about.error_after:.1%}, as they came by {about.error_before:.1%}", soft_wrap=True)  # fmt: skip
 
 
 def _fingerprint(dataset: Dataset) -> str:
