@@ -17,7 +17,7 @@ from zipfel.data.dataset import Dataset, Part
 from zipfel.data.synthetic import Synthetic, make
 from zipfel.data.text import Tfidf
 from zipfel.errors import ConfigError
-from zipfel.tagger import Tagger
+from zipfel.tagger import MODELS, Tagger
 from zipfel.types import Ranking, stored
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,6 +27,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mnn": {"dimension": 16, "epochs": 3, "batch": 64, "rate": 0.01},
     "dxml": {"dimension": 32, "hidden": 64, "epochs": 8, "batch": 64, "rate": 0.01, "keep": 0.8},
     "lightdxml": {"dimension": 32, "epochs": 8, "steps": 1, "batch": 64, "rate": 0.02, "shortlist": 20},
+    "decaf": {"dimension": 32, "epochs": 8, "steps": 1, "batch": 64, "rate": 0.02, "drop": 0.0},
 }
 
 
@@ -187,7 +188,7 @@ def fitted(model: str, data: Dataset, **more: Any) -> Tagger:
     return Tagger(model, settings=SMALL[model], device="cpu", **{"validation": 0.3, **more}).fit_dataset(data)
 
 
-@pytest.fixture(params=sorted(SMALL), scope="module")
+@pytest.fixture(params=sorted(MODELS), scope="module")
 def tagger(request: pytest.FixtureRequest, data: Dataset) -> Tagger:
     return fitted(request.param, data)
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
+from scipy.special import expit, logit
 
 from zipfel.errors import ConfigError
 from zipfel.types import Ids, Ranking, stored
@@ -75,44 +76,40 @@ class Curve:
 
     def __call__(self, scores: NDArray[Any]) -> Floats:
         """Return the probabilities of the labels of a ranking, [B, k]."""
-        z = features(scores) @ (self.slope, -self.fall) + self.intercept
-        if self.knots:
-            return np.asarray(np.interp(z, *np.transpose(self.knots)))
-        return np.asarray(1 / (1 + np.exp(-z)))
+        z = self.line(scores)
+        return np.asarray(np.interp(z, *np.transpose(self.knots)) if self.knots else expit(z))
+
+    def line(self, scores: NDArray[Any]) -> Floats:
+        """Return z, [B, k]; number by number, so that its last bits do not depend on the batch."""
+        logits, places = features(scores)
+        return np.asarray(self.slope * logits - self.fall * places + self.intercept)
 
     @classmethod
     def platt(cls, scores: NDArray[Any], hits: Flags) -> Curve:
         """Fit the line by logistic regression to a ranking's scores [B, k] and hits."""
         there = np.isfinite(scores)
-        columns, right = features(scores)[there], hits[there]
-        for use in ([0, 1], [0]):  # both; else the score alone; else the share of hits is all there is
-            (*weights, intercept) = _regressed(columns[:, use], right)
+        columns, right = [column[there] for column in features(scores)], hits[there]
+        for used in (2, 1):  # score and place; else the score alone; else the share of hits is all there is
+            (*weights, intercept) = _regressed(np.stack(columns[:used], axis=1), right)
             slope, fall = weights[0], -sum(weights[1:])
             if slope > 0 and fall >= 0:
                 return cls(slope, fall, intercept)
-        return cls(0.0, 0.0, float(logit(right.mean())))
+        return cls(0.0, 0.0, float(logit(np.clip(right.mean(), SMALLEST, 1 - SMALLEST))))
 
     @classmethod
     def isotonic(cls, scores: NDArray[Any], hits: Flags) -> Curve:
         """Fit Platt's line, and to it the shares of hits that never fall with the least squared error."""
         line, there = cls.platt(scores, hits), np.isfinite(scores)
-        z = features(scores)[there] @ (line.slope, -line.fall) + line.intercept
-        return replace(line, knots=pooled(z, hits[there]))
+        return replace(line, knots=pooled(line.line(scores)[there], hits[there]))
 
 
 CURVES = {"isotonic": Curve.isotonic, "platt": Curve.platt}
 
 
-def features(scores: NDArray[Any]) -> Floats:
-    """Return the logits of a ranking's scores [B, k], and the logarithms of their places, [B, k, 2]."""
+def features(scores: NDArray[Any]) -> tuple[Floats, Floats]:
+    """Return the logits of a ranking's scores, cut off near 0 and 1, and the logarithms of places, [B, k] each."""
     places = np.log(np.arange(1, scores.shape[1] + 1))
-    return np.stack([logit(scores), np.broadcast_to(places, scores.shape)], axis=-1)
-
-
-def logit(scores: ArrayLike) -> Floats:
-    """Return ln(s / (1 − s)), cut off near 0 and 1."""
-    clipped = np.clip(np.asarray(scores, dtype=np.float64), SMALLEST, 1 - SMALLEST)
-    return np.asarray(np.log(clipped / (1 - clipped)))
+    return logit(np.clip(scores, SMALLEST, 1 - SMALLEST, dtype=np.float64)), np.broadcast_to(places, scores.shape)
 
 
 def _regressed(columns: Floats, hits: Flags) -> tuple[float, ...]:
