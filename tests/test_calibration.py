@@ -364,6 +364,17 @@ def test_labels_that_come_later_are_rare_ones(data):
     assert any(tag.label == "new" for row in tags for tag in row)
 
 
+def test_removed_labels_are_no_misses(data, monkeypatch):
+    """A warm start with labels that are never predicted again learns from the others."""
+    tagger = fitted("glas", data, warm_start=True)
+    tagger.remove_labels(tagger.classes_[:30])
+    seen = []
+    learned = calibration.learned
+    monkeypatch.setattr(calibration, "learned", lambda ranking, *more: seen.append(ranking) or learned(ranking, *more))
+    tagger._calibrate(tagger._lesson(data))
+    assert seen[0].ids[seen[0].ids >= 0].min() == 30
+
+
 def test_what_is_saved_is_small(tagger, tmp_path):
     tagger.save(tmp_path / "model")
     path = tmp_path / "model" / "serve" / "calibration.json"

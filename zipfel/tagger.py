@@ -121,7 +121,9 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if held_out is not None:
             counts = (lesson.whole or lesson.train).Y.sum(axis=0)
             bins = metrics.frequency_bins(counts, calibration.BINS)
-            found = calibration.learned(held_out.ranking, held_out.Y, bins, self.calibration)
+            gone = self._left_out(None, len(held_out.ranking))
+            ranking = held_out.ranking if gone is None else held_out.ranking.without(gone)
+            found = calibration.learned(ranking, held_out.Y, bins, self.calibration)
             self.calibration_ = found or self.calibration_  # of an earlier fit, where there are too few points
 
     def partial_fit(self, X: Any, y: Any) -> Tagger:

@@ -15,6 +15,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy.sparse import load_npz
 
@@ -123,6 +124,20 @@ def test_a_matrix_of_several_blocks_and_of_none(zipfel_command, monkeypatch, mod
     (tmp_path / "empty.txt").write_text("")
     assert zipfel_command("predict", model, "--input", tmp_path / "empty.txt", "--out", tmp_path / "e.npz").code == 0
     assert load_npz(tmp_path / "e.npz").shape == (0, 20)
+
+
+@pytest.mark.parametrize("name", ["tags.jsonl", "tags.csv", "tags.npz"])
+def test_labels_that_were_removed_are_in_no_file(zipfel_command, model, source, texts, tmp_path, name):
+    tagger = Tagger.load(model)
+    gone = tagger.predict(texts, 1)[0][0].label
+    tagger.remove_labels([gone]).save(tmp_path / "less")
+    outcome = zipfel_command("predict", tmp_path / "less", "--input", source, "--out", tmp_path / name, "--k", 99)
+    assert outcome.code == 0, outcome.err
+    if name.endswith(".npz"):
+        columns = np.diff(load_npz(tmp_path / name).tocsc().indptr)
+        assert np.flatnonzero(columns == 0).tolist() == [tagger.classes_.index(gone)]
+    else:
+        assert gone not in (tmp_path / name).read_text()
 
 
 # --- Thresholds -------------------------------------------------------------------------------------------------------

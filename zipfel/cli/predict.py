@@ -110,7 +110,7 @@ def _work(model: Path, wanted: Threshold, k: int | None) -> Work:
     seal = persistence.read_about(persistence.located(model))["sha256"]
     threshold = wanted.of(tagger)
     usual = calibration.SHOWN if threshold is None else calibration.DEPTH
-    return Work(tagger, seal, min(usual if k is None else k, len(tagger.classes_)), threshold)
+    return Work(tagger, seal, min(usual if k is None else k, len(tagger.live_labels())), threshold)
 
 
 def _write(work: Work, source: Path, columns: str | None, out: Path, fresh: bool) -> None:
