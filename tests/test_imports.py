@@ -33,7 +33,7 @@ FLOORS = [
     {"__main__"},
     {"cli", "server"},
     {"tagger"},
-    {"evaluate", "persistence"},
+    {"evaluate", "explain", "persistence"},
     {"models"},
     {"training", "negatives"},
     {"nn", "index", "labelspace", "data", "metrics"},
