@@ -32,6 +32,7 @@ HEAVY = {
 FLOORS = [
     {"__main__"},
     {"cli", "server"},
+    {"report"},
     {"tagger"},
     {"evaluate", "explain", "persistence"},
     {"models"},
