@@ -86,6 +86,7 @@ def plot(results: str, out: str) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
+    mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "deletion"}
     import matplotlib.pyplot as plt
 
     lines = [orjson.loads(line) for line in Path(results).read_text().splitlines()]

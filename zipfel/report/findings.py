@@ -93,7 +93,7 @@ class Shortlist:
     """Share of the true labels among the first 1, 2, ... candidates, and how many of them the model looks at."""
 
     recall: Floats
-    width: int
+    width: int | None  # None: as many as labels are asked for, from all
     of_points: bool  # candidates are points of train, whose labels count
 
 
@@ -128,14 +128,14 @@ def findings(tagger: Tagger, dataset: Dataset, part: str = "test", tell: Tell = 
         part=part,
         report=report,
         curves={name: np.array([measured[f"{name}@{k}"] for k in range(1, ranking.k + 1)]) for name in names},
-        covered=_covered(ranking.ids[:, :JUDGED][right[:, :JUDGED]], points.Y, dataset.label_counts),
+        covered=covered(ranking.ids[:, :JUDGED][right[:, :JUDGED]], points.Y, dataset.label_counts),
         reliability=reliability(ranking.scores[:, :JUDGED], right[:, :JUDGED]),
         shortlist=shortlist(
             tagger.learner_, _rows(tagger, points.take(np.arange(min(SEARCHED, len(points))))), points.Y
         ),
         best=best,
         worst=worst,
-        confusions=_confusions(dataset, points.Y, ranking, right),
+        confusions=confusions(dataset, points.Y, ranking, right),
     )
 
 
@@ -172,10 +172,8 @@ def shortlist(learner: Learner, X: csr_array, truth: csr_array, widest: int = 10
     """Look for the true labels of points [n, F] among the candidates of a model's index, nearest first."""
     classifier, queries = learner.classifier, learner.encode(X)
     of_points, truth = isinstance(classifier, Vote), truth[: X.shape[0]]
-    width = min(classifier.width(1), len(learner.index))
-    if isinstance(classifier, Vote):
-        width = min(classifier.neighbours, len(learner.index))
-    found = learner.index.search(queries, min(max(widest, 2 * width), len(learner.index)))
+    width = _width(learner)
+    found = learner.index.search(queries, min(max(widest, 2 * (width or 0)), len(learner.index)))
     order = found.scores.sort(dim=1, descending=True, stable=True).indices
     ids = found.ids.gather(1, order).cpu().numpy()  # [n, W]
     rows, places = np.nonzero(ids >= 0)
@@ -189,6 +187,14 @@ def shortlist(learner: Learner, X: csr_array, truth: csr_array, widest: int = 10
     return Shortlist(hits / max(1, len(first)), width, of_points)
 
 
+def _width(learner: Learner) -> int | None:
+    """Return how many candidates a model looks at, where that does not depend on how many labels are asked for."""
+    classifier = learner.classifier
+    if isinstance(classifier, Vote):
+        return min(classifier.neighbours, len(learner.index))
+    return min(classifier.width(1), len(learner.index)) if classifier.width(1) == classifier.width(2) else None
+
+
 def _first_places(keys: Ids, places: Ids, truth: csr_array) -> Ids:
     """Return the first place of each true pair among (row, label) keys, [nnz]; -1 where it is none of them."""
     order = np.lexsort((places, keys))
@@ -200,7 +206,7 @@ def _first_places(keys: Ids, places: Ids, truth: csr_array) -> Ids:
     return np.where(unique[at] == wanted, places[order][starts[at]], -1)
 
 
-def _covered(found: Ids, truth: csr_array, counts: Ids) -> Floats:
+def covered(found: Ids, truth: csr_array, counts: Ids) -> Floats:
     """Return of the labels that occur in truth the share that is found, by frequency bin, in percent."""
     owner = metrics.frequency_bins(counts)
     occurring, there = np.unique(truth.indices), np.unique(found)
@@ -279,7 +285,7 @@ def label_of(dataset: Dataset, label: int) -> Label:
     return Label(name, text, int(dataset.label_counts[label]))
 
 
-def _confusions(dataset: Dataset, truth: csr_array, ranking: Ranking, right: NDArray[np.bool_]) -> list[Confusion]:
+def confusions(dataset: Dataset, truth: csr_array, ranking: Ranking, right: NDArray[np.bool_]) -> list[Confusion]:
     """Return which labels most often stand where others should.
 
     Of a point with n labels the first n predictions are looked at: each wrong one there, with each label that is not.

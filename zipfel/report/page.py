@@ -111,6 +111,8 @@ def _certainty(found: Findings) -> str:
 def _shortlist_caption(found: Findings) -> str:
     if found.shortlist.of_points:
         return "Recall of the shortlist: true labels that the nearest points have; the line is how many points vote."
+    if found.shortlist.width is None:
+        return "Recall against the number of candidates. The model looks at all labels: it has no shortlist."
     return "Recall of the shortlist against its width; the line is what the model looks at to rank."
 
 
@@ -146,7 +148,7 @@ def _bar(score: float) -> str:
 def _label(label: Label) -> str:
     text = label.text if len(label.text) <= 80 else label.text[:79] + "…"
     text = f" <em>{escape(text)}</em>" if text else ""
-    return f"<span>{escape(label.name)}{text} <small>{label.points:,}</small></span>"
+    return f"<span>{escape(label.name)}{text}&nbsp;<small>{label.points:,}</small></span>"
 
 
 def _content(document: Document) -> str:

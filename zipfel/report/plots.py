@@ -104,16 +104,24 @@ def _bars(axes: Any, heights: Sequence[float], names: Sequence[str], label: str,
 def curves(found: Findings) -> str:
     """Draw precision, recall and coverage against the length of the ranking."""
     with _drawn("curves") as lent:
-        axes = lent.axes
+        axes, ks = lent.axes, np.arange(1, len(found.curves["P"]) + 1)
+        heights = _apart({name: float(values[-1]) for name, values in found.curves.items()}, 7)
         for (name, values), colour in zip(found.curves.items(), (ACCENT, SECOND, THIRD), strict=True):
-            ks = np.arange(1, len(values) + 1)
-            axes.plot(ks, values, color=colour)
+            axes.plot(ks, values, color=colour, marker="o" if len(ks) == 1 else None)
             title = {"P": "precision", "R": "recall"}.get(name, name)
-            axes.annotate(title, (ks[-1], values[-1]), (4, 0), textcoords="offset points", va="center", color=colour)
-        axes.set(xlabel="k, labels predicted", ylabel="%", ylim=(0, 102), xlim=(1, None))
-        axes.set_xticks([k for k in (1, 5, 10, 15, 20) if k <= max(1, len(values))])
+            axes.annotate(title, (ks[-1], heights[name]), (4, 0), textcoords="offset points", va="center", color=colour)
+        axes.set(xlabel="k, labels predicted", ylabel="%", ylim=(0, 102), xlim=(1, max(2, len(ks))))
+        axes.set_xticks([k for k in (1, 5, 10, 15, 20) if k <= len(ks)])
         axes.grid(axis="y")
     return str(lent.svg)
+
+
+def _apart(heights: dict[str, float], gap: float) -> dict[str, float]:
+    """Return where the names of lines go: at the lines' ends, but none on another."""
+    placed: dict[str, float] = {}
+    for name in sorted(heights, key=lambda name: -heights[name]):
+        placed[name] = min([heights[name], *(above - gap for above in placed.values())])
+    return placed
 
 
 def reliability(found: Reliability) -> str:
@@ -134,13 +142,16 @@ def shortlist(found: Shortlist) -> str:
     with _drawn("shortlist") as lent:
         axes, widths = lent.axes, np.arange(1, len(found.recall) + 1)
         axes.plot(widths, 100 * found.recall, color=ACCENT)
-        axes.axvline(found.width, color=SOFT, linewidth=0.9, linestyle=(0, (4, 3)))
-        here = 100 * found.recall[min(found.width, len(widths)) - 1]
-        axes.plot([found.width], [here], "o", color=ACCENT, markersize=5)
-        axes.annotate(f"{here:.1f} % at {found.width:,}", (found.width, 0), (-5, 8), textcoords="offset points",
-                      ha="right", color=INK)  # fmt: skip
+        if found.width is not None:
+            here = 100 * found.recall[found.width - 1]
+            axes.axvline(found.width, color=SOFT, linewidth=0.9, linestyle=(0, (4, 3)))
+            axes.plot([found.width], [here], "o", color=ACCENT, markersize=5)
+            axes.annotate(f"{here:.1f} % at {found.width:,}", (found.width, 0), (-5, 8), textcoords="offset points",
+                          ha="right", color=INK)  # fmt: skip
         unit = "points of train looked at" if found.of_points else "candidate labels"
-        axes.set(xscale="log", xlabel=unit, ylabel="% of true labels found", ylim=(0, 103), xlim=(1, len(widths)))
+        axes.set(
+            xscale="log", xlabel=unit, ylabel="% of true labels found", ylim=(0, 103), xlim=(1, max(2, len(widths)))
+        )
         ticks = [10**power for power in range(6) if 10**power <= len(widths)]
         axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
         axes.minorticks_off()

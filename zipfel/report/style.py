@@ -78,7 +78,7 @@ small { color: var(--soft); font-size: .8em; }
   main { max-width: none; margin: 0; padding: 0; box-shadow: none; }
   h2 { margin-top: 2.2rem; break-after: avoid; }
   h3, h4, caption, .note { break-after: avoid; }
-  figure, article, tr, .headline, .pair { break-inside: avoid; }
+  figure, article, tr, .headline, .note, .pair { break-inside: avoid; }
   .figures table { break-inside: avoid; }
   thead { display: table-header-group; }
   p, blockquote { orphans: 3; widows: 3; }
