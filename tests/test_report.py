@@ -17,7 +17,8 @@ from zipfel.errors import DataError
 from zipfel.evaluate import evaluate
 from zipfel.explain import Reason
 from zipfel.models.neighbours import Vote
-from zipfel.report.findings import confusions, covered, findings, reliability, shortlist
+from zipfel.report.documents import Tagged, confusions
+from zipfel.report.findings import covered, findings, reliability, shortlist
 from zipfel.report.page import marked, page
 from zipfel.types import Ranking
 
@@ -178,8 +179,9 @@ def test_confusions_by_hand():
     data = Dataset(Part(truth, X=csr_array(np.eye(4))), label_names=["a", "b", "c"])
     ids = np.array([[1, 0], [1, 2], [2, 0], [2, 1]])
     ranking = Ranking(ids, np.zeros(ids.shape, dtype=np.float32))
-    right = np.array([[False, True], [False, False], [True, False], [True, False]])
-    found = [(c.predicted.name, c.right.name, c.times, c.of) for c in confusions(data, truth, ranking, right)]
+    tagged = Tagged(data, data.train, ranking)
+    assert tagged.right.tolist() == [[False, True], [False, False], [True, False], [True, False]]
+    found = [(c.predicted.name, c.right.name, c.times, c.of) for c in confusions(tagged)]
     assert found == [("b", "a", 2, 2), ("a", "b", 1, 1)]
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from zipfel.data.dataset import Dataset
 from zipfel.explain import Reason
 from zipfel.report import plots
-from zipfel.report.findings import JUDGED, LENGTH, Confusion, Document, Findings, Label
+from zipfel.report.documents import JUDGED, LENGTH, Confusion, Document, Label
+from zipfel.report.findings import Findings
 from zipfel.report.style import CSS
 
 LONGEST = 700  # characters of a text that are shown
