@@ -220,10 +220,14 @@ class Ready(nn.Module):
 
     def forward(self, points: Bags) -> Tensor:
         """Return x̂ = ReLU(σ(α) ⊙ r̂ + σ(β) ⊙ (R · ReLU(r̂))), [B, D]."""
+        found = self.unscaled(points)
+        return (F.normalize(found, dim=1) if self.settings.cosine else found).float()
+
+    def unscaled(self, points: Bags) -> Tensor:
+        """Return what becomes x̂ by division by its length, with `cosine`; else x̂, [B, D], in float64."""
         sums = self.tokens(points).double()
         found = torch.addmm(self.own * sums, F.relu(sums), self.residual) if self.settings.residual else sums
-        found = F.relu(found) if self.settings.relu else found
-        return (F.normalize(found, dim=1) if self.settings.cosine else found).float()
+        return F.relu(found) if self.settings.relu else found
 
 
 @dataclass(frozen=True)
@@ -578,7 +582,8 @@ def batches(points: int) -> list[NDArray[np.int64]]:
 
 def clustered_labels(Y: csr_array, clusters: NDArray[np.integer], count: int) -> csr_array:
     """Return which clusters hold a label of each point, [N, K]."""
-    found = csr_array((np.ones(Y.nnz, dtype=np.float32), clusters[Y.indices], Y.indptr), shape=(Y.shape[0], count))
+    ends = Y.indptr.copy()  # what follows writes into them
+    found = csr_array((np.ones(Y.nnz, dtype=np.float32), clusters[Y.indices], ends), shape=(Y.shape[0], count))
     found.sum_duplicates()
     found.data[:] = 1
     return found
