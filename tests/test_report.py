@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.sparse import csr_array
 
 from zipfel import Tagger
@@ -16,6 +17,8 @@ from zipfel.data.synthetic import Synthetic, make
 from zipfel.errors import DataError
 from zipfel.evaluate import evaluate
 from zipfel.explain import Reason
+from zipfel.index.beam import BeamIndex
+from zipfel.models.base import Ensemble, Learner
 from zipfel.models.neighbours import Vote
 from zipfel.report.documents import Tagged, confusions
 from zipfel.report.findings import covered, findings, reliability, shortlist
@@ -28,6 +31,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "glas": {"dimension": 16, "epochs": 6, "steps": 1, "rate": 0.03},
     "lightdxml": {"dimension": 16, "epochs": 6, "steps": 1, "rate": 0.03, "shortlist": 7},
     "mnn": {"dimension": 16, "epochs": 4, "rate": 0.01},
+    "decaf": {
+        "dimension": 16,
+        "epochs": 2,
+        "first_epochs": 1,
+        "steps": 1,
+        "learners": 2,
+        "shortlist": "beam",
+        "clusters": 8,
+        "beam": 3,
+    },
 }
 ABOUT: dict[str, Any] = {
     "model": "glas",
@@ -150,20 +163,27 @@ def test_reliability_by_hand():
 def test_recall_of_the_shortlist_against_a_slow_statement(tagger):
     data = dataset()
     X, truth = tagger.features_.transform(data.test.texts), data.test.Y
-    found = shortlist(tagger.learner_, X, truth)
-    learner = tagger.learner_
-    products = (learner.encode(X) @ learner.classifier.vectors.T).numpy()
-    is_vote = isinstance(learner.classifier, Vote)
-    for width in (1, 3, len(found.recall)):
-        hits = total = 0
-        for row, scores in enumerate(products):
-            near = np.argsort(-scores, kind="stable")[:width]
-            labels = set(learner.classifier.memory.Y[near].indices) if is_vote else set(near)
-            true = truth[[row]].indices
-            hits, total = hits + len(labels & set(true)), total + len(true)
-        assert found.recall[width - 1] == pytest.approx(hits / total, abs=0.01)  # ties apart
-    assert found.of_points == is_vote
-    assert found.width == (learner.classifier.neighbours if is_vote else {"glas": None, "lightdxml": 7}[tagger.model])
+    learner = tagger.learner_.learners[0] if isinstance(tagger.learner_, Ensemble) else tagger.learner_
+    found, wanted = shortlist(learner, X, truth), [slow_candidates(learner, x) for x in learner.encode(X)]
+    for width in (1, 3, found.width or 10, len(found.recall)):
+        hits = sum(len(set(row[:width]) & set(truth[[i]].indices)) for i, row in enumerate(wanted))
+        if isinstance(learner.classifier, Vote):
+            voters = [learner.classifier.memory.Y[row[:width]].indices for row in wanted]
+            hits = sum(len(set(labels) & set(truth[[i]].indices)) for i, labels in enumerate(voters))
+        assert found.recall[width - 1] == pytest.approx(hits / truth.nnz, abs=0.01)  # ties apart
+    assert found.of_points == isinstance(learner.classifier, Vote)
+    assert (found.width is None) == (tagger.model == "glas")
+    if tagger.model == "lightdxml":
+        assert found.width == 7
+
+
+def slow_candidates(learner: Learner, query: torch.Tensor) -> list[int]:
+    """What a model looks at, the nearest first: labels, points, or the labels of the clusters that are opened."""
+    if not isinstance(learner.index, BeamIndex):
+        return np.argsort(-(learner.classifier.vectors @ query).numpy(), kind="stable").tolist()
+    scores, clusters = (learner.index.heads @ query).numpy(), learner.index.clusters.tolist()
+    opened = np.argsort(-scores, kind="stable")[: learner.index.beam].tolist()
+    return [label for cluster in opened for label in range(len(clusters)) if clusters[label] == cluster]
 
 
 def test_coverage_of_bins_by_hand():

@@ -97,16 +97,17 @@ def documents(tagged: Tagged, tagger: Tagger) -> tuple[list[Document], list[Docu
 
     Among equals those are best that have the most labels, and worst whose first label has the highest score.
     """
-    sizes, ids = np.diff(tagged.points.Y.indptr), tagged.ranking.ids
+    sizes = np.diff(tagged.points.Y.indptr)
     quality = metrics.ndcg_of_points(tagged.right[:, :JUDGED], sizes)[:, -1]
     rows = np.flatnonzero(sizes > 0)
     doubt = -tagged.ranking.scores[rows, 0]
     best = rows[np.lexsort((doubt, -np.minimum(sizes[rows], JUDGED), -quality[rows]))]
     worst = rows[np.lexsort((doubt, quality[rows]))]
-    told = [
-        [_document(tagged, tagger, row, quality[row]) for row in _various(some, ids[:, 0])] for some in (best, worst)
-    ]
-    return told[0], told[1]
+
+    def told(rows: Ids) -> list[Document]:
+        return [_document(tagged, tagger, row, quality[row]) for row in _various(rows, tagged.ranking.ids[:, 0])]
+
+    return told(best), told(worst)
 
 
 def _various(rows: Ids, first: Ids) -> list[int]:
@@ -124,7 +125,9 @@ def _document(tagged: Tagged, tagger: Tagger, row: int, quality: float) -> Docum
     missed = [Missed(tagged.label(label), places.get(label)) for label in sorted(true - set(ids[:JUDGED]))]
     missed.sort(key=lambda miss: miss.place or LENGTH + 1)
     text = None if points.texts is None else "\n".join(column[row] for column in points.texts.values())
-    if tagger.features_ is not None and text is not None:
+    if ids[0] < 0:  # nothing could be said
+        reasons = []
+    elif tagger.features_ is not None and text is not None:
         reasons = tagger.explain(text, tagger.classes_[ids[0]])
     else:
         reasons = _features(tagger, points.X[[row]], ids[0], tagged.dataset)  # type: ignore[index]

@@ -13,7 +13,7 @@ from zipfel import metrics
 from zipfel.data.dataset import Dataset, Part
 from zipfel.errors import DataError
 from zipfel.evaluate import Report, evaluate
-from zipfel.models.base import Learner
+from zipfel.models.base import Ensemble, Learner
 from zipfel.models.neighbours import Vote
 from zipfel.report.documents import JUDGED, LENGTH, Confusion, Document, Tagged, confusions, documents
 from zipfel.tagger import Tagger
@@ -80,11 +80,16 @@ def findings(tagger: Tagger, dataset: Dataset, part: str = "test", tell: Tell = 
         curves={name: np.array([measured[f"{name}@{k}"] for k in ks]) for name in ("P", "R", "coverage")},
         covered=covered(ranking.ids[:, :JUDGED][right], points.Y, tagged.counts),
         reliability=reliability(ranking.scores[:, :JUDGED], right),
-        shortlist=shortlist(tagger.learner_, _rows(tagger, points.take(some)), points.Y),
+        shortlist=shortlist(_first(tagger.learner_), _rows(tagger, points.take(some)), points.Y),
         best=best,
         worst=worst,
         confusions=confusions(tagged),
     )
+
+
+def _first(learner: Learner | Ensemble) -> Learner:
+    """Return a learner, of several the first: their shortlists are made alike."""
+    return learner.learners[0] if isinstance(learner, Ensemble) else learner
 
 
 def _rows(tagger: Tagger, points: Part) -> csr_array:
