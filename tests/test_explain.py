@@ -96,6 +96,14 @@ def test_the_parts_of_a_mix_add_up_to_its_log_odds():
     assert 0 < found[0] < found[1]
 
 
+@pytest.mark.parametrize("unit", [True, False])
+def test_terms_that_cancel_out_have_weights_all_the_same(unit):
+    """4 − 4 · 1 is no direction at all; its terms are told as they are, undivided."""
+    row = csr_array(np.array([[0.0, 1.0, 4.0]], dtype=np.float32))
+    found = weights(learner(Cosine(torch.tensor([[0.0, 1.0]]), half_cosine), Sums(unit)), row, 0)
+    np.testing.assert_allclose(found, [4, -4], rtol=1e-5)
+
+
 def test_any_encoder_with_gradients_will_do():
     classifier = Cosine(torch.tensor([[1.0, -1.0]]), half_cosine)
     found = weights(learner(classifier, Bent()), ROW, 0)

@@ -57,14 +57,14 @@ def weights(learner: Learner | Ensemble, row: csr_array, label: int) -> NDArray[
         return np.asarray(np.mean([weights(each, row, label) for each in learner.learners], axis=0))
     point, query = bags(row).to(learner.device), learner.encode(row)
     unscaled = getattr(learner.encoder, "unscaled", learner.encoder)  # some encoders divide by a length at their end
-    length = unscaled(point).float().norm() / query.norm().clamp_min(1e-12)
+    length = unscaled(point).float().norm() / query.norm() if query.any() else 1.0
     judge = judged(learner.classifier, query, label, learner)
     nodes = np.stack(np.polynomial.legendre.leggauss(STEPS)) / 2 + [[0.5], [0]]  # of [-1, 1], moved to [0, 1]
     steps, shares = torch.from_numpy(nodes).to(point.weights)
     with torch.enable_grad():
         along = (steps[:, None] * point.weights).flatten().requires_grad_()  # [STEPS · T]
         ends = torch.arange(STEPS + 1, device=learner.device) * len(point.ids)
-        vectors = unscaled(Bags(point.ids.repeat(STEPS), along, ends)).float() / length.clamp_min(1e-12)  # [STEPS, D]
+        vectors = unscaled(Bags(point.ids.repeat(STEPS), along, ends)).float() / length  # [STEPS, D]
         (slopes,) = torch.autograd.grad((judge(vectors) * shares).sum(), along)
     return np.asarray((slopes.view(STEPS, -1).sum(dim=0) * point.weights).double().cpu())
 
