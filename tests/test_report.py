@@ -46,7 +46,7 @@ ABOUT: dict[str, Any] = {
     "model": "glas",
     "zipfel": "0",
     "tagger": {"preset": "default", "seed": 3, "text": {"ngrams": 1}},
-    "settings": {"dimension": 16, "scale": None, "half": False},
+    "settings": {"dimension": 16, "scale": None, "layers": 1},
     "sizes": {"features": 10, "labels": 4},
     "training": {"best_epoch": 1, "interrupted": False},
     "versions": {"torch": "2"},
@@ -120,6 +120,7 @@ def test_the_page_has_the_figures_of_evaluate(tagger):
     for title in ("Rare and frequent", "How sure", "Worst", "Best", "Most confused", "Settings"):
         assert f"<h2>{title}" in content
     assert content.count("<svg") == 5
+    assert '<p class="lead">preset default with dimension 16 · 80 test points, 20 labels</p>' in content
 
 
 def test_the_same_page_twice(tagger):
@@ -226,9 +227,9 @@ def test_hostile_texts_and_names_are_only_text():
         part, test=part.take(np.arange(8)), name="<script>x</script>", label_names=names, label_texts={"<u>": HOSTILE}
     )
     tagger = Tagger("glas", settings=SETTINGS["glas"], text={"min_count": 1}, device="cpu").fit_dataset(data)
-    content = page(findings(tagger, data), data, ABOUT | {"model": "<b>"})
+    content = page(findings(tagger, data), data, ABOUT)
     checked(content)
-    assert "<title>&lt;b&gt; on &lt;script&gt;x&lt;/script&gt;</title>" in content
+    assert "<title>glas on &lt;script&gt;x&lt;/script&gt;</title>" in content
     assert "&lt;<mark" in content or "&lt;script&gt;" in content
     assert "&quot;&gt;&lt;img src=x onerror=alert(1)&gt;" in content
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import groupby
@@ -15,6 +16,7 @@ from zipfel.report import plots
 from zipfel.report.documents import JUDGED, LENGTH, Confusion, Document, Label
 from zipfel.report.findings import Findings
 from zipfel.report.style import CSS
+from zipfel.tagger import model_presets
 
 LONGEST = 700  # characters of a text that are shown
 HEADLINE = ("P@1", "P@5", "nDCG@5", "PSP@5", "coverage@5")
@@ -47,7 +49,6 @@ def _section(title: str, content: str) -> str:
 
 def _head(found: Findings, dataset: Dataset, about: Mapping[str, Any]) -> str:
     sizes = f"{found.report.points:,} {found.part} points, {found.report.labels:,} labels"
-    preset = about["tagger"]["preset"]
     figures = "".join(
         f"<div><dd>{found.report.values[name]:.1f}</dd><dt>{name}</dt></div>"
         for name in HEADLINE
@@ -55,8 +56,16 @@ def _head(found: Findings, dataset: Dataset, about: Mapping[str, Any]) -> str:
     )
     return (
         f"<header>\n<h1>{escape(about['model'])} <span>on</span> {escape(dataset.name or 'data')}</h1>\n"
-        f'<p class="lead">preset {escape(preset)} · {sizes}</p>\n<dl class="headline">{figures}</dl>\n</header>'
+        f'<p class="lead">{escape(_made(about))} · {sizes}</p>\n<dl class="headline">{figures}</dl>\n</header>'
     )
+
+
+def _made(about: Mapping[str, Any]) -> str:
+    """Return the preset, and the settings that differ from it."""
+    preset = about["tagger"]["preset"]
+    usual = dataclasses.asdict(model_presets(about["model"])[preset])
+    changed = [f"{name} {_value(value)}" for name, value in about["settings"].items() if value != usual.get(name)]
+    return f"preset {preset}" + (f" with {', '.join(changed)}" if changed else "")
 
 
 def _figures(found: Findings) -> str:
