@@ -70,6 +70,11 @@ class Learner:
     classifier: Classifier
     device: torch.device
 
+    @property
+    def first(self) -> Learner:
+        """Itself: the first of as many learners as there are."""
+        return self
+
     def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
         """Rank labels for the points of X, [points, k]; filtered pairs are left out."""
         keep_freed_memory()
@@ -105,6 +110,11 @@ class Ensemble:
     """Several learners, whose scores are averaged; a label that one of them does not find counts as 0 there."""
 
     learners: Sequence[Learner]
+
+    @property
+    def first(self) -> Learner:
+        """The learner that tells of labels what an average cannot: which are near, and which words speak for them."""
+        return self.learners[0]
 
     def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
         """Rank labels for the points of X, [points, k]; filtered pairs are left out."""
@@ -194,6 +204,11 @@ def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:
     wanted = torch.sparse_csr_tensor(pointers, ids.flatten(), torch.zeros(ids.numel()), (len(ids), len(vectors)))
     found: Tensor = torch.sparse.sampled_addmm(wanted, queries, vectors.T, beta=0).values()
     return found.view(ids.shape)
+
+
+def all_products(queries: Tensor, vectors: Tensor) -> Tensor:
+    """Return the inner products of each query with each of a few vectors, [B, n], the same whatever the batch."""
+    return row_products(queries, vectors, torch.arange(len(vectors), device=queries.device).repeat(len(queries), 1))
 
 
 @cache
