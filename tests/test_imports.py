@@ -32,8 +32,9 @@ HEAVY = {
 FLOORS = [
     {"__main__"},
     {"cli", "server"},
+    {"report"},
     {"tagger"},
-    {"evaluate", "persistence"},
+    {"evaluate", "explain", "persistence"},
     {"models"},
     {"training", "negatives"},
     {"nn", "index", "labelspace", "data", "metrics", "calibration"},

@@ -19,6 +19,7 @@ from zipfel.data.dataset import Dataset, Part, Texts
 from zipfel.data.splits import split_rows
 from zipfel.data.text import TextFeatures, TextSettings
 from zipfel.errors import ConfigError, DataError, did_you_mean
+from zipfel.explain import Reason, reasons
 from zipfel.models.base import Lesson, unseen
 from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome
@@ -190,7 +191,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         places, wanted = self.live_labels(), list(names)
         unknown = next((name for name in wanted if name not in places), None)
         if unknown is not None:
-            raise ConfigError(f"unknown label {unknown!r}{did_you_mean(str(unknown), list(places)[:10_000])}")
+            near = [name for name in places if name[:1] == str(unknown)[:1]][:10_000]  # of a million it takes long
+            raise ConfigError(f"unknown label {unknown!r}{did_you_mean(str(unknown), near or list(places)[:100])}")
         return [places[name] for name in wanted]
 
     def _start(self, dataset: Dataset) -> None:
@@ -324,6 +326,15 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if self.calibration_ is None:
             raise ConfigError("the model has no held-out points to choose a threshold by; give one, or train with more")
         return self.calibration_.threshold(precision, by_frequency)
+
+    def explain(self, text: str, label: str) -> list[Reason]:
+        """Return what each known term of a text adds to the score of a label, the largest part first."""
+        self._check_fitted()
+        if self.features_ is None:
+            raise DataError("the model was fitted on a matrix of features: it knows no words to explain a label by")
+        if not isinstance(text, str):
+            raise DataError(f"expected one text, found {type(text).__name__}")
+        return reasons(self.learner_, self.features_, text, *self._label_ids([label]))
 
     def index_recall(self, X: Any, k: int = 5) -> float | None:
         """Return the share of candidates of an exact search that the model's index finds; None if it is exact."""
