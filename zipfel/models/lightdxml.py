@@ -30,6 +30,7 @@ from zipfel.models.base import (
     Lesson,
     labelled,
     share_right,
+    with_label_points,
 )
 from zipfel.models.mixed import Mixed, chosen_beta, curve
 from zipfel.models.tokens import start_tokens
@@ -55,6 +56,9 @@ class LightSettings:
     shortlist: int | None = setting(None, "k, labels in a shortlist; none: 5 % of all, 100 to 700")
     index: Kind | None = setting(
         None, "how labels are searched: exact, hnsw or ivf; none: exact up to 50,000, else hnsw"
+    )
+    label_points: bool = setting(
+        True, "texts of labels, where there are any, are learned from as points with that label"
     )
     keep: float = setting(0.9, "share of features that a step keeps")
     dropout: float = setting(0.0, "share of the numbers of a point's vector that a step drops")
@@ -96,8 +100,8 @@ class LightSettings:
 
 PRESETS: dict[str, LightSettings] = {
     "paper": LightSettings(  # Table V for EURLex-4K; D, batch and the label encoder's rate are not in the paper
-        dimension=300, tokens="fasttext", relu=True, cosine=False, shortlist=500, index="hnsw", keep=1.0, dropout=0.5,
-        epochs=16, steps=1, cycle=8, label_epochs=8, rate=0.006, beta=0.75,
+        dimension=300, tokens="fasttext", relu=True, cosine=False, shortlist=500, index="hnsw",
+        keep=1.0, dropout=0.5, epochs=16, steps=1, cycle=8, label_epochs=8, rate=0.006, beta=0.75,
     ),
     "default": LightSettings(),
     "fast": LightSettings(epochs=2, steps=200, rate=0.004),
@@ -190,11 +194,14 @@ class LightDxml(nn.Module):
 
     def learn(self, lesson: Lesson, run: Run) -> Outcome:
         """Go through the cycles; the epoch that is best by P@1 on validation stays, or else the last."""
-        part, validation, settings = labelled(lesson.train), lesson.validation or None, self.settings
+        validation, settings = lesson.validation or None, self.settings
+        part = labelled(lesson.train)
         batch = max(1, min(settings.batch, len(part) // 10))
         epochs = max(settings.epochs, math.ceil(settings.steps * batch / len(part)))
         cycle = settings.cycle or max(1, epochs // 4)
         self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.places))).to(self.counts)
+        if settings.label_points:
+            part = with_label_points(part, lesson.Z)
         near: Tensor | None = None
 
         def turn(done: int, resumed: bool) -> None:

@@ -13,7 +13,7 @@ from zipfel import metrics
 from zipfel.data.dataset import Dataset, Part
 from zipfel.errors import DataError
 from zipfel.evaluate import Report, evaluate
-from zipfel.models.base import Ensemble, Learner
+from zipfel.models.base import Learner
 from zipfel.models.neighbours import Vote
 from zipfel.report.documents import JUDGED, LENGTH, Confusion, Document, Tagged, confusions, documents
 from zipfel.tagger import Tagger
@@ -80,16 +80,11 @@ def findings(tagger: Tagger, dataset: Dataset, part: str = "test", tell: Tell = 
         curves={name: np.array([measured[f"{name}@{k}"] for k in ks]) for name in ("P", "R", "coverage")},
         covered=covered(ranking.ids[:, :JUDGED][right], points.Y, tagged.counts),
         reliability=reliability(ranking.scores[:, :JUDGED], right),
-        shortlist=shortlist(_first(tagger.learner_), _rows(tagger, points.take(some)), points.Y),
+        shortlist=shortlist(tagger.learner_.first, _rows(tagger, points.take(some)), points.Y),
         best=best,
         worst=worst,
         confusions=confusions(tagged),
     )
-
-
-def _first(learner: Learner | Ensemble) -> Learner:
-    """Return a learner, of several the first: their shortlists are made alike."""
-    return learner.learners[0] if isinstance(learner, Ensemble) else learner
 
 
 def _rows(tagger: Tagger, points: Part) -> csr_array:
@@ -103,7 +98,8 @@ def _ranking(tagger: Tagger, points: Part, tell: Tell) -> Ranking:
         some = points.take(np.arange(start, min(start + BATCH, len(points))))
         parts.append(tagger.rank(some.X if tagger.features_ is None else some.texts, LENGTH, some.filtered))
     tell(len(points), len(points))
-    return Ranking(np.concatenate([part.ids for part in parts]), np.concatenate([part.scores for part in parts]))
+    whole = Ranking(np.concatenate([part.ids for part in parts]), np.concatenate([part.scores for part in parts]))
+    return tagger.calibrated(whole)
 
 
 def reliability(scores: NDArray[np.float32], right: NDArray[np.bool_], bins: int = 10) -> Reliability:
