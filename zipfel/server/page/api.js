@@ -10,10 +10,10 @@ export class Problem extends Error {
   }
 }
 
-let askForToken = async () => null;
+let askForToken = async () => "";
 let asking = null; // several answers of 401 at once open one dialog
 
-/** Sets what asks the user for a token; it gets why, and returns the token, or null where there is none. */
+/** Sets what asks the user for a token; it gets why, and returns the token, or nothing. */
 export function onTokenNeeded(handler) {
   askForToken = handler;
 }
