@@ -16,10 +16,11 @@ from sklearn.exceptions import NotFittedError
 
 from zipfel import config, metrics, persistence
 from zipfel.data.dataset import Dataset, Part, Texts
+from zipfel.data.label_notes import LabelNotes
 from zipfel.data.splits import split_rows
 from zipfel.data.text import TextFeatures, TextSettings
 from zipfel.errors import ConfigError, DataError, did_you_mean
-from zipfel.models.base import Lesson
+from zipfel.models.base import Lesson, ranking_of
 from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome
 from zipfel.types import Ranking
@@ -68,6 +69,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     'fruit'
     """
 
+    label_notes_: LabelNotes
+
     def __init__(
         self,
         model: str = "glas",
@@ -88,7 +91,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def fit_dataset(self, dataset: Dataset, run: Run | None = None) -> Tagger:
         """Learn from a data set; its stages are kept in the folder of `run`, where it has one."""
-        device = chosen_device(self.device)
+        device, given = chosen_device(self.device), dataset
         if not dataset.train.Y.nnz:
             raise DataError("no point has a label, so there is nothing to learn")
         if self.warm_start and hasattr(self, "model_"):
@@ -96,6 +99,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         else:
             self._start(dataset)
             dataset = self._featured(dataset)
+        self.label_notes_ = self.label_notes_.grown(self.classes_, given)
         self.model_.to(device)
         self.outcome_ = self.model_.fit(self._lesson(dataset), run or Run(seed=self.seed))
         self.learner_ = self.model_.learner()
@@ -111,10 +115,11 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             return self.fit(X, y)
         if not getattr(self.model_, "remembers", False):
             raise ConfigError(f"{self.model} cannot take points without learning; fit with warm_start=True instead")
-        dataset = dataset_of(X, y)
-        if not dataset.train.Y.nnz:
+        given = dataset_of(X, y)
+        if not given.train.Y.nnz:
             raise DataError("no point has a label, so there is nothing to remember")
-        dataset = self._continued(self._featured(dataset))
+        dataset = self._continued(self._featured(given))
+        self.label_notes_ = self.label_notes_.grown(self.classes_, given)
         self.drift_ = self.model_.add_points(dataset.train)
         self.learner_ = self.model_.learner()
         return self
@@ -127,6 +132,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             text = config.from_mapping(TextSettings, self.text or {})
             self.features_ = TextFeatures.fit(dataset.train.texts, dataset.label_texts, text)
         self.classes_ = list(dataset.label_names or map(str, range(dataset.sizes.labels)))
+        self.label_notes_ = LabelNotes()
         inputs = len(self.features_.terms) if self.features_ is not None else dataset.sizes.features
         self.model_ = self._built(inputs, len(self.classes_))
 
@@ -204,6 +210,31 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             for row in zip(ranking.ids.tolist(), ranking.scores.tolist(), strict=True)
         ]
 
+    def predict_texts(self, X: Any, label_texts: Mapping[str, str]) -> list[list[Tag]]:
+        """Score labels that the model has not learned, by their texts alone; not in order.
+
+        A label of which no word is known scores 0.
+        """
+        self._check_fitted()
+        if self.features_ is None:
+            raise ConfigError("a model that was fitted on a matrix cannot score a label by its text")
+        Z = self.features_.transform(list(label_texts.values()))
+        scores = self.model_.text_scores(self.learner_.encode(self._rows(X)), Z).cpu().numpy()
+        scores[:, np.diff(Z.indptr) == 0] = 0
+        return [[Tag(*pair) for pair in zip(label_texts, row, strict=True)] for row in scores.tolist()]
+
+    def nearest_labels(self, label: str, k: int = 5) -> list[Tag]:
+        """Return the k labels whose vectors are nearest to that of a label, by cosine, nearest first."""
+        self._check_fitted()
+        if label not in self.classes_:
+            raise ConfigError(f"the model has no label {label!r}")
+        if getattr(self.model_, "remembers", False):
+            raise ConfigError(f"{self.model} has vectors of points, not of labels")
+        place, vectors = self.classes_.index(label), self.learner_.classifier.vectors
+        found = ranking_of(self.learner_.index.search(vectors[[place]], min(k + 1, len(vectors))), k + 1)
+        pairs = zip(found.ids[0].tolist(), found.scores[0].tolist(), strict=True)
+        return [Tag(self.classes_[other], score) for other, score in pairs if other not in (place, -1)][:k]
+
     def index_recall(self, X: Any, k: int = 5) -> float | None:
         """Return the share of candidates of an exact search that the model's index finds; None if it is exact."""
         self._check_fitted()
@@ -224,7 +255,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         """Write the model into a new folder; `replace` allows that an older model is there."""
         self._check_fitted()
         serve, train = self.model_.saved()
-        documents: dict[str, Any] = {"labels": self.classes_}
+        documents: dict[str, Any] = {"labels": self.classes_, "label_notes": dataclasses.asdict(self.label_notes_)}
         if self.features_ is not None:
             documents["vocabulary"] = self.features_.as_json()
         about = {
@@ -244,6 +275,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         tagger = cls(**{**about["tagger"], "device": device})
         tagger.settings_ = settings_of(tagger.model, tagger.preset, about["settings"])
         tagger.classes_ = saved.documents["labels"]
+        tagger.label_notes_ = LabelNotes(**saved.documents.get("label_notes", {}))
         vocabulary = saved.documents.get("vocabulary")
         tagger.features_ = None if vocabulary is None else TextFeatures.of_json(vocabulary, path)
         module = import_module(MODELS[tagger.model])

@@ -165,6 +165,11 @@ def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:
     return found.view(ids.shape)
 
 
+def all_products(queries: Tensor, vectors: Tensor) -> Tensor:
+    """Return the inner products of each query with each of a few vectors, [B, n], the same whatever the batch."""
+    return row_products(queries, vectors, torch.arange(len(vectors), device=queries.device).repeat(len(queries), 1))
+
+
 @cache
 def _hear_no_warning() -> None:
     """Let torch say once, unheard, that its sparse matrices may change."""
