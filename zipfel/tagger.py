@@ -69,7 +69,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     'fruit'
     """
 
-    label_notes_: LabelNotes
+    label_notes_ = LabelNotes()  # none until it is fitted
 
     def __init__(
         self,
