@@ -34,7 +34,7 @@ FLOORS = [
     {"cli"},
     {"server"},
     {"tagger"},
-    {"evaluate", "persistence"},
+    {"evaluate", "explain", "persistence"},
     {"models"},
     {"training", "negatives"},
     {"nn", "index", "labelspace", "data", "metrics"},

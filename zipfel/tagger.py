@@ -20,6 +20,7 @@ from zipfel.data.label_notes import LabelNotes
 from zipfel.data.splits import split_rows
 from zipfel.data.text import TextFeatures, TextSettings
 from zipfel.errors import ConfigError, DataError, did_you_mean
+from zipfel.explain import Reason, reasons
 from zipfel.models.base import Lesson, ranking_of
 from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome
@@ -234,6 +235,22 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         found = ranking_of(self.learner_.index.search(vectors[[place]], min(k + 1, len(vectors))), k + 1)
         pairs = zip(found.ids[0].tolist(), found.scores[0].tolist(), strict=True)
         return [Tag(self.classes_[other], score) for other, score in pairs if other not in (place, -1)][:k]
+
+    def explain(self, text: str, label: str) -> list[Reason]:
+        """Return what each known term of a text adds to the score of a label, the largest part first."""
+        self._check_fitted()
+        if self.features_ is None:
+            raise DataError("the model was fitted on a matrix of features: it knows no words to explain a label by")
+        if not isinstance(text, str):
+            raise DataError(f"expected one text, found {type(text).__name__}")
+        try:
+            place = self.classes_.index(label)
+        except ValueError:
+            near = [name for name in self.classes_ if name[:1] == str(label)[:1]][:10_000]  # of a million it takes long
+            raise ConfigError(
+                f"unknown label {label!r}{did_you_mean(str(label), near or self.classes_[:100])}"
+            ) from None
+        return reasons(self.learner_, self.features_, text, place)
 
     def index_recall(self, X: Any, k: int = 5) -> float | None:
         """Return the share of candidates of an exact search that the model's index finds; None if it is exact."""

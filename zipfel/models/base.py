@@ -123,6 +123,7 @@ class Cosine:
 
     vectors: Tensor
     score: Callable[[Tensor], Tensor]  # of inner products, in [0, 1], keeps their order
+    raw: Callable[[Tensor], Tensor] = torch.clone  # of inner products, what `score` squeezes into [0, 1]
 
     def width(self, k: int) -> int:
         """Return how many labels must be found to rank k."""

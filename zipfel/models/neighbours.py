@@ -182,16 +182,20 @@ class Vote:
         points, count = ids.shape
         if not count:
             return csr_array((points, self.memory.Y.shape[1]), dtype=np.float32)
-        near = cosines.double().clamp_min(0)
-        near /= near.amax(dim=1, keepdim=True).clamp_min(1e-12)  # else a high power of small cosines comes to nothing
-        weights = near.pow(self.sharpness) * ((ids >= 0) & (cosines > 0))  # [B, K]
-        weights /= weights.sum(dim=1, keepdim=True).clamp_min(1e-300)
+        weights = self.shares(ids, cosines)
         pointers = np.arange(0, points * count + 1, count)
         flat = (weights.float().numpy().ravel(), ids.clamp_min(0).numpy().ravel(), pointers)
         votes = csr_array(csr_array(flat, shape=(points, len(self.memory.vectors))) @ self.memory.Y)
         votes.eliminate_zeros()
         np.clip(votes.data, UNLISTED, 1, out=votes.data)  # not below what nobody votes for, nor by rounding above 1
         return votes
+
+    def shares(self, ids: Tensor, cosines: Tensor) -> Tensor:
+        """Return the share of the vote that each neighbour has, [B, K]."""
+        near = cosines.double().clamp_min(0)
+        near /= near.amax(dim=1, keepdim=True).clamp_min(1e-12)  # else a high power of small cosines comes to nothing
+        weights = near.pow(self.sharpness) * ((ids >= 0) & (cosines > 0))
+        return weights / weights.sum(dim=1, keepdim=True).clamp_min(1e-300)
 
 
 def ranked(scores: csr_array, prior: NDArray[np.float32], k: int) -> Ranking:

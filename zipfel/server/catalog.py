@@ -53,7 +53,7 @@ class Loaded:
     def _search(self, wanted: str, limit: int, found: dict[int, None]) -> None:
         haystack, starts = self._haystack
         position = haystack.find(wanted)
-        while position >= 0 and len(found) < limit:
+        while 0 <= position < len(haystack) and len(found) < limit:  # "" is found even after the last label
             label = bisect_right(starts, position) - 1
             found[label] = None
             after = starts[label + 1] if label + 1 < len(starts) else len(haystack)
