@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
-from tickets import LABEL_TEXTS, TICKETS
+from tickets import LABEL_TEXTS, TICKETS, TOKEN
 
-expect.set_options(timeout=10_000)
+expect.set_options(timeout=4_000)
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +92,12 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Se
 @pytest.fixture(scope="session")
 def server(serve: Callable[..., Server], model: Path) -> Server:
     return serve(str(model))
+
+
+@pytest.fixture(scope="session")
+def locked(serve: Callable[..., Server], model: Path) -> Server:
+    """Return a service that asks for a token."""
+    return serve(str(model), token=TOKEN)
 
 
 @pytest.fixture(scope="session")

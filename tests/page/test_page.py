@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from tickets import HOSTILE, LABEL_TEXTS
+from tickets import HOSTILE, LABEL_TEXTS, TOKEN
 
 import zipfel
 
-TOKEN = "the-right-token"
 JAM = "paper jam in the printer"
 
 
@@ -158,7 +157,6 @@ class TestMarks:
     def test_marks_follow_the_tag_that_is_looked_at(self, page):
         write(page, "paper and spam")
         set_threshold(page, 0)
-        expect(page.locator("li.tag .why").last).not_to_be_empty()
         for label, word in (("mail", "spam"), ("printer", "paper")):
             row(page, label).locator(".main").hover()
             expect(page.locator("#legend b")).to_have_text(label)
@@ -277,7 +275,8 @@ class TestCorrections:
         assert dataset.label_names == ["mail", "network", "printer"]
         settings = ["steps=1", "dimension=8", "epochs=1"]
         options = [word for setting in settings for word in ("--set", setting)]
-        outcome = zipfel_command("train", file, "--model", "glas", "--out", tmp_path / "run", "--holdout", 0, *options)
+        outcome = zipfel_command("train", file, "--model", "glas", "--out", tmp_path / "run", "--holdout", 0,
+                                 "--min-count", 1, *options)  # fmt: skip
         assert outcome.code == 0, outcome.err
         assert zipfel_command("predict", tmp_path / "run", "spam").code == 0
 
@@ -420,8 +419,8 @@ class TestSafety:
         page.fill("#text", JAM)
         expect(page.get_by_role("alert")).to_contain_text("The server answered 502.")
 
-    def test_asks_for_a_token_and_keeps_it_for_the_session(self, tab, serve, model):
-        page = tab(server=serve(str(model), token=TOKEN))
+    def test_asks_for_a_token_and_keeps_it_for_the_session(self, tab, locked):
+        page = tab(server=locked)
         dialog = page.get_by_role("dialog")
         page.get_by_label("Token", exact=True).fill("wrong")
         page.keyboard.press("Enter")
@@ -436,8 +435,8 @@ class TestSafety:
         expect(dialog).to_be_hidden()
         assert TOKEN not in page.evaluate("JSON.stringify(localStorage) + document.cookie")
 
-    def test_without_a_token_it_says_so(self, tab, serve, model):
-        page = tab(server=serve(str(model), token=TOKEN))
+    def test_without_a_token_it_says_so(self, tab, locked):
+        page = tab(server=locked)
         expect(page.get_by_role("dialog")).to_be_visible()
         page.keyboard.press("Escape")
         expect(page.get_by_role("alert")).to_contain_text("token")

@@ -22,3 +22,5 @@ TICKETS = [
     ("markup in an image tag", [HOSTILE]),
     ("an image with markup came by mail", [HOSTILE, "mail"]),
 ]
+
+TOKEN = "the-right-token"  # of the service that asks for one
