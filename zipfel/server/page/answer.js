@@ -8,6 +8,7 @@ import * as session from "./session.js";
 const ASKED = 50; // tags, so that the slider needs no server and a new label's place is known
 const SHOWN = 10; // rows at most, besides those that were decided on
 const PULLERS = 4; // words told in a row
+const FAINT = 0.05; // of the strongest word's weight: what is below says nothing
 
 export class Answer {
   #reasons = new Map(); // label → what /explain says, and where that is in the text
@@ -48,7 +49,8 @@ export class Answer {
   async explain(label, signal) {
     if (this.#reasons.has(label) || this.score(label) === null) return;
     const said = await this.#askWhy(label, signal);
-    this.#reasons.set(label, { ...said, found: ranges(this.text, said.reasons) });
+    const reasons = strong(said.reasons);
+    this.#reasons.set(label, { reasons, found: ranges(this.text, reasons), problem: said.problem });
   }
 
   async #askWhy(label, signal) {
@@ -85,4 +87,9 @@ export class Answer {
     if (above <= SHOWN) return "";
     return above === ASKED ? "and more below these" : `and ${above - SHOWN} more below these`;
   }
+}
+
+function strong(reasons) {
+  const most = Math.max(...reasons.map(({ weight }) => Math.abs(weight)));
+  return reasons.filter(({ weight }) => weight && Math.abs(weight) >= FAINT * most);
 }

@@ -57,7 +57,7 @@ export class Detail {
     const label = this.#path.at(-1);
     panel.setAttribute("aria-label", `About ${label}`);
     panel.querySelector(".name").textContent = label;
-    panel.querySelector(".back").hidden = this.#path.length < 2;
+    panel.querySelector(".heading").hidden = this.#path.length < 2; // the row above says it
     this.#showWords();
     const about = await this.source.about(label);
     if (panel !== this.#panel || label !== this.#path.at(-1)) return; // closed, or gone on, meanwhile
