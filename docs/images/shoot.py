@@ -1,4 +1,4 @@
-"""Take the README's picture of the page: `python docs/images/shoot.py http://127.0.0.1:8000/`, of a model of EURLEX57K."""
+"""Take the README's picture of the page: `python docs/images/shoot.py URL`, where a model of EURLEX57K is served."""
 
 from __future__ import annotations
 

@@ -9,29 +9,31 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
-from tickets import LABEL_TEXTS, TICKETS, TOKEN
+from tickets import LABEL_TEXTS, THINGS, TICKETS, TOKEN
 
-expect.set_options(timeout=4_000)
+expect.set_options(timeout=10_000)
 
 
 @pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a model of tickets, with texts of its labels."""
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the folders of two models: of tickets, with texts of its labels, and of things, without."""
     from zipfel import Tagger
 
-    texts, tags = zip(*TICKETS * 5, strict=True)
+    folder = tmp_path_factory.mktemp("models")
     settings = {"steps": 1, "dimension": 16, "epochs": 30}
-    tagger = Tagger("glas", settings=settings, text={"min_count": 1}, validation=0, device="cpu")
-    folder = tmp_path_factory.mktemp("models") / "tickets"
-    tagger.fit(texts, tags, label_texts=LABEL_TEXTS).save(folder)
-    return folder
+    for name, (rows, label_texts) in {"tickets": (TICKETS, LABEL_TEXTS), "things": (THINGS, None)}.items():
+        texts, tags = zip(*rows * 5, strict=True)
+        tagger = Tagger("glas", settings=settings, text={"min_count": 1}, validation=0, device="cpu")
+        tagger.fit(texts, tags, label_texts=label_texts).save(folder / name)
+    return {name: folder / name for name in ("tickets", "things")}
 
 
 class Server:
@@ -43,18 +45,18 @@ class Server:
         command = [sys.executable, "-m", "zipfel", "serve", *words, "--port", "0"]
         with log.open("wb") as errors:
             self.process = subprocess.Popen(command, stderr=errors, env=environment)
-        self.url = f"http://127.0.0.1:{self._port(log)}/"
+        self.log = log
 
-    def _port(self, log: Path) -> int:
+    @cached_property
+    def url(self) -> str:
+        """Where it listens, once it does: services start while others are waited for."""
         end = time.monotonic() + 60
         while time.monotonic() < end and self.process.poll() is None:
-            lines = [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
-            for entry in (json.loads(line) for line in lines if line.startswith("{")):
-                if entry["event"] == "serving":
-                    return int(entry["port"])
+            for line in self.log.read_text().splitlines():
+                if '"serving"' in line and line.endswith("}"):
+                    return f"http://127.0.0.1:{json.loads(line)['port']}/"
             time.sleep(0.05)
-        self.stop()
-        raise AssertionError(f"zipfel serve did not start:\n{log.read_text()}")
+        raise AssertionError(f"zipfel serve did not start:\n{self.log.read_text()}")
 
     def get(self, path: str) -> Any:
         with urllib.request.urlopen(self.url + path) as answer:
@@ -70,34 +72,27 @@ class Server:
     def tags(self, text: str) -> dict[str, float]:
         return {tag["label"]: tag["score"] for tag in self.post("tag", texts=[text], k=50)["tags"][0]}
 
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(30)
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory, models: dict[str, Path]) -> Iterator[dict[str, Server]]:
+    """Run a service of one model that is open to all, and one of two models that asks for a token."""
+    log = tmp_path_factory.mktemp("logs")
+    words = [str(folder) for folder in models.values()]
+    running = {"open": Server(words[:1], log / "open"), "locked": Server(words, log / "locked", TOKEN)}
+    yield running
+    for server in running.values():
+        server.process.terminate()
+    assert [server.process.wait(30) for server in running.values()] == [0, 0]
 
 
 @pytest.fixture(scope="session")
-def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
-    """Start services that are stopped at the end."""
-    running: list[Server] = []
-
-    def start(*words: str, token: str | None = None) -> Server:
-        running.append(Server(list(words), tmp_path_factory.mktemp("serve") / "log", token))
-        return running[-1]
-
-    yield start
-    for server in running:
-        server.stop()
+def server(servers: dict[str, Server]) -> Server:
+    return servers["open"]
 
 
 @pytest.fixture(scope="session")
-def server(serve: Callable[..., Server], model: Path) -> Server:
-    return serve(str(model))
-
-
-@pytest.fixture(scope="session")
-def locked(serve: Callable[..., Server], model: Path) -> Server:
-    """Return a service that asks for a token."""
-    return serve(str(model), token=TOKEN)
+def locked(servers: dict[str, Server]) -> Server:
+    return servers["locked"]
 
 
 @pytest.fixture(scope="session")

@@ -23,4 +23,5 @@ TICKETS = [
     ("an image with markup came by mail", [HOSTILE, "mail"]),
 ]
 
+THINGS = [("a red apple", ["fruit"]), ("a fast car", ["vehicle"])]
 TOKEN = "the-right-token"  # of the service that asks for one
