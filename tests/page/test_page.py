@@ -232,6 +232,7 @@ class TestNewLabels:
         page.reload()
         expect(row(page, "kitchen")).to_have_count(1)
         assert server.get("labels?q=kitchen")["labels"] == []
+        assert page.evaluate("localStorage.length") == 0
         other = tab()
         write(other, "the coffee machine leaks")
         set_threshold(other, 0)
