@@ -115,7 +115,9 @@ class Server(uvicorn.Server):
         """Listen no more; answer all that has come and is coming on open connections; then close those."""
         log.line("stopping")
         self.service.ready, self.gate.draining = False, True
-        await asyncio.sleep(0)  # takes what waits to be accepted
+        for sock in sockets or []:
+            sock.listen(0)  # lets nobody new wait to be accepted
+        await asyncio.sleep(0.01)  # takes those who do
         for server in self.servers:
             server.close()
         for sock in sockets or []:
