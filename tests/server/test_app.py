@@ -146,6 +146,8 @@ BAD = {
     b'{"texts": ["\\ud800"]}': "Invalid JSON",
     b'{"texts": ["\x01"]}': "Invalid JSON: control character",
     b'{"texts": ["a"], "k": 0}': "k: Input should be greater than or equal to 1",
+    b'{"texts": ["a"], "k": 5.5}': "k: Input should be a valid integer",
+    b'{"texts": ["a"], "k": true}': "k: Input should be a valid integer",
     b'{"texts": ["a"], "k": 1e400}': "k: Input should be a valid integer",
     b'{"texts": ["a"], "k": ' + b"9" * 5000 + b"}": "Invalid JSON: number out of range",
     b'{"texts": ["a"], "threshold": NaN}': "threshold: Input should be a finite number",
