@@ -120,4 +120,4 @@ async def _load(server: Running, bodies: list[bytes], requests: int, rate: int) 
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3], *map(int, sys.argv[3:5]))
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:5]))

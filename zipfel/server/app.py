@@ -25,6 +25,7 @@ def built(service: Service) -> FastAPI:
     app = FastAPI(
         title="zipfel", version=__version__, description="Tags texts with labels.", docs_url=None, redoc_url=None,
         responses=refusals(400, 401, 405, 500), separate_input_output_schemas=False,
+        redirect_slashes=False,
     )  # fmt: skip
     add_models(app, service)
     add_labels(app, service)

@@ -53,7 +53,7 @@ class Loaded:
     def _search(self, wanted: str, limit: int, found: dict[int, None]) -> None:
         haystack, starts = self._haystack
         position = haystack.find(wanted)
-        while 0 <= position < len(haystack) and len(found) < limit:  # "" is found even after the last label
+        while 0 <= position < len(haystack) and len(found) < limit:  # nothing is found at the very end too
             label = bisect_right(starts, position) - 1
             found[label] = None
             after = starts[label + 1] if label + 1 < len(starts) else len(haystack)
@@ -103,7 +103,9 @@ def load(id: str, folder: Path) -> Loaded:
     if tagger.features_ is None:
         raise DataError("was fitted on a matrix of features; only models of texts can be served", folder)
     tagger.predict(["ready"], 1)
-    return Loaded(id, version, tagger)
+    loaded = Loaded(id, version, tagger)
+    loaded.places.get("")  # made here, not while others wait
+    return loaded
 
 
 class Catalog:

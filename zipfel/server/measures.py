@@ -20,7 +20,8 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _REQUESTS = len(ROUTES) * len(STATUSES)
 _LATENCY = len(SECONDS) + 2  # beyond the last, and the sum
 _BATCHES = _REQUESTS + len(ROUTES) * _LATENCY
-LENGTH = _BATCHES + len(SIZES) + 2
+STARTS = _BATCHES + len(SIZES) + 2  # the place of how often the process has begun to answer
+LENGTH = STARTS + 1
 
 
 def route_of(path: str) -> str:
@@ -51,12 +52,18 @@ class Measures:
     def batch(self, texts: int) -> None:
         """Count a batch."""
         self.own[_BATCHES + bisect_left(SIZES, texts)] += 1
-        self.own[-1] += texts
+        self.own[STARTS - 1] += texts
+
+    def start(self) -> None:
+        """Count that the process begins to answer."""
+        self.own[STARTS] += 1
 
     def text(self, models: Sequence[tuple[str, str]], waiting: int) -> str:
         """Return all counts in Prometheus' text format; models and what waits are those of this process."""
         totals = self.all.sum(axis=0).tolist()
-        return "\n".join([*_requests(totals), *_latencies(totals), *_batches(totals), *_state(models, waiting), ""])
+        return "\n".join(
+            [*_requests(totals), *_latencies(totals), *_batches(totals), *_state(models, waiting), *_starts(totals), ""]
+        )
 
 
 def _requests(totals: list[float]) -> Iterator[str]:
@@ -78,7 +85,14 @@ def _latencies(totals: list[float]) -> Iterator[str]:
 
 def _batches(totals: list[float]) -> Iterator[str]:
     yield from _head("zipfel_batch_texts", "histogram", "Texts that a model tagged together.")
-    yield from _histogram("zipfel_batch_texts", "", SIZES, totals[_BATCHES:])
+    yield from _histogram("zipfel_batch_texts", "", SIZES, totals[_BATCHES:STARTS])
+
+
+def _starts(totals: list[float]) -> Iterator[str]:
+    yield from _head(
+        "zipfel_starts_total", "counter", "Processes that began to answer; more than there are: some died."
+    )
+    yield f"zipfel_starts_total {totals[STARTS]:.0f}"
 
 
 def _state(models: Sequence[tuple[str, str]], waiting: int) -> Iterator[str]:

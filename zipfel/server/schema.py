@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
 
 from zipfel.server.problem import Problem
 from zipfel.server.settings import K
@@ -14,6 +14,11 @@ EXTRA = 100  # labels that a request may bring along
 Texts = Annotated[list[str], FailFast()]  # one wrong item is enough to know
 Asked = TypeVar("Asked", bound="_Asked")
 ModelId = Annotated[str, Field(max_length=200, description="One of /models; else the first of them.")]
+
+
+def _whole(value: object) -> object:
+    """Take 5.0 for 5, as JSON Schema does."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class _Asked(BaseModel):
@@ -26,7 +31,7 @@ class TagRequest(_Asked):
     """Texts to tag."""
 
     texts: Annotated[Texts, Field(examples=[["sharp chest pain on breathing"]])]
-    k: Annotated[int, Field(ge=1, le=K, description="Tags a text, at most.")] = 5
+    k: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=K, description="Tags a text, at most.")] = 5
     threshold: Annotated[float | None, Field(ge=0, le=1, description="Lowest score of a tag.")] = None
     extra: Annotated[
         dict[str, str] | None,

@@ -8,44 +8,31 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from ctypes import c_double
 from multiprocessing import connection, get_context
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from zipfel.errors import ConfigError, ZipfelError
+from zipfel.errors import ZipfelError
 from zipfel.server import log
-from zipfel.server.measures import LENGTH
+from zipfel.server.door import bound, let_nobody_in, wait_for_line
+from zipfel.server.measures import LENGTH, STARTS
 from zipfel.server.settings import ServeSettings
 
-SOON = 5.0  # seconds: a process that ends within them would not fare better when started again
+PAUSE = 1.0  # seconds before a process that died is started again
 
 
 def serve(folders: Mapping[str, Path], settings: ServeSettings, token: str | None = None) -> int:
     """Serve models until told to stop, and return the exit code."""
-    sock = bound(settings)
-    if settings.workers > 1:
-        return Supervisor(folders, settings, token, sock).run()
-    from zipfel.server.worker import work
+    with bound(settings) as sock:
+        if settings.workers > 1:
+            return Supervisor(folders, settings, token, sock).run()
+        from zipfel.server.worker import work
 
-    work(folders, settings, token, sock)
-    return 0
-
-
-def bound(settings: ServeSettings) -> socket.socket:
-    """Return a socket at the address; it begins to listen when a process is ready to answer."""
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, proto)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {settings.host} port {settings.port}: {error.strerror}") from None
-    sock.set_inheritable(True)
-    return sock
+        work(folders, settings, token, sock)
+        return 0
 
 
 class Supervisor:
@@ -59,7 +46,6 @@ class Supervisor:
         self.arguments = (dict(folders), settings, token, sock, self.shared)
         self.sock, self.workers, self.stopping, self.code = sock, settings.workers, False, 0
         self.processes: dict[int, Any] = {}
-        self.started: dict[int, float] = {}
 
     def run(self) -> int:
         """Run until all processes have ended."""
@@ -76,25 +62,34 @@ class Supervisor:
         return self.code
 
     def _start(self, number: int) -> None:
+        if self.stopping:
+            return
         process = self.context.Process(target=worker, args=(*self.arguments, number), name=f"zipfel-{number}")
         process.start()
-        self.processes[number], self.started[number] = process, time.monotonic()
+        self.processes[number] = process
 
     def _ended(self, number: int, code: int) -> None:
-        """Replace a process that was not told to end; give up where that is in vain."""
+        """Replace a process that was not told to end; give up where it never came to answer."""
         del self.processes[number]
         if self.stopping:
             return
         log.line("worker ended", level="error", worker=number, code=code)
-        if time.monotonic() - self.started[number] < SOON:
+        if self.shared[number * LENGTH + STARTS]:
+            time.sleep(PAUSE)
+            self._start(number)
+        else:
             self.code = code if code > 0 else 1
             self._stop(signal.SIGTERM, None)
-        else:
-            self._start(number)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        self.stopping = True
-        self.sock.close()  # else it would go on listening when nobody answers
+        """Close the door for all, one that is still starting included; then tell them."""
+        if not self.stopping:
+            self.stopping = True
+            let_nobody_in(self.sock)
+            wait_for_line(self.sock)
+            with suppress(OSError):  # it may not have listened yet
+                self.sock.shutdown(socket.SHUT_RDWR)
+            self.sock.close()
         self._pass_on(signal.SIGTERM, frame)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:

@@ -17,7 +17,7 @@ import torch
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from zipfel.server import log
+from zipfel.server import door, log
 from zipfel.server.app import built
 from zipfel.server.catalog import Catalog
 from zipfel.server.gate import Gate
@@ -110,6 +110,7 @@ class Server(uvicorn.Server):
             self.loop.add_reader(parent.sentinel, lambda: setattr(self, "should_exit", True))
         self.service.start()
         await super().startup(sockets)
+        self.gate.measures.start()
         host, port, *_ = (sockets or [])[0].getsockname()
         log.line("serving", host=host, port=port, models=self.service.models()["models"])
 
@@ -117,7 +118,7 @@ class Server(uvicorn.Server):
         """Listen no more; answer all that has come and is coming on open connections; then close those."""
         log.line("stopping")
         self.service.ready, self.gate.draining = False, True
-        await asyncio.sleep(0)  # takes what waits to be accepted
+        await self._close_door(sockets or [])
         for server in self.servers:
             server.close()
         for sock in sockets or []:
@@ -128,6 +129,15 @@ class Server(uvicorn.Server):
         await super().shutdown()
         await self.service.stop()
         log.line("stopped")
+
+    async def _close_door(self, sockets: list[socket.socket]) -> None:
+        """Take in those who are in line, and nobody else; with several processes, the first has done so."""
+        if parent_process() is None:
+            end = self.loop.time() + door.PATIENCE
+            for sock in sockets:
+                door.let_nobody_in(sock)
+                while door.in_line(sock) and self.loop.time() < end:
+                    await asyncio.sleep(0.01)
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
