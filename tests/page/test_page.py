@@ -145,6 +145,9 @@ class TestMarks:
         assert {"paper", "printer"} <= pulled
         marked = page.locator("#mirror mark").all_text_contents()
         assert set(marked) == pulled
+        against = [reason["term"] for reason in strong if reason["weight"] < 0]
+        assert page.locator("#mirror mark.against").count() == len(against)
+        assert ("spoke against it" in page.locator("#legend").text_content()) == bool(against)
         assert page.locator("#mirror").text_content() == text + "\u200b"
 
     def test_the_mirror_lies_under_the_text(self, page):

@@ -142,7 +142,9 @@ function legend(label, why) {
   if (!why) return [];
   if (why.problem) return [why.problem];
   if (!why.reasons.length) return ["No single word pulled ", element("b", label)];
-  return [element("mark", "Marked"), " words pulled ", element("b", label)];
+  const against = why.reasons.some(({ weight }) => weight < 0);
+  const dotted = against ? [", ", element("span", "dotted", "against"), " ones spoke against it"] : [];
+  return [element("mark", "Marked"), " words pulled ", element("b", label), ...dotted];
 }
 
 function repaint(text, found) {
