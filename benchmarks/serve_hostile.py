@@ -78,6 +78,7 @@ KINDS: list[Callable[[random.Random, int], bytes]] = [deep, number, broken_text,
 def main(model: str, count: int = COUNT) -> None:
     numbers, statuses, memory = random.Random(0), Counter[int](), list[int]()
     with serving(model) as server:
+        statuses[_answered(server.port, orjson.dumps({"texts": ["long " * 15_000] * 20}))] += 1  # large, and allowed
         for place in range(count):
             if place % 1000 == 0:
                 statuses[_answered(server.port, b'{"texts":["' + b"x" * HUGE + b'"]}')] += 1

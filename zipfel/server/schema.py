@@ -31,7 +31,7 @@ class TagRequest(_Asked):
     """Texts to tag."""
 
     texts: Annotated[Texts, Field(examples=[["sharp chest pain on breathing"]])]
-    k: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=K, description="Tags a text, at most.")] = 5
+    k: Annotated[int, Field(ge=1, le=K, description="Tags a text, at most."), BeforeValidator(_whole)] = 5
     threshold: Annotated[float | None, Field(ge=0, le=1, description="Lowest score of a tag.")] = None
     extra: Annotated[
         dict[str, str] | None,

@@ -35,8 +35,8 @@ GRACE = 30  # seconds that work in progress may take at the end
 class Connection(HttpToolsProtocol):
     """A connection that can neither send a head without end, nor take for ever to send one."""
 
-    awaits_head, head = True, 0  # bytes of it that have come
-    ended = False  # whether a message ended in what came last, which then says nothing of the next head
+    awaits_head = True
+    head = 0  # bytes that have come since anything was complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait."""
@@ -46,10 +46,9 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Take what has come; the time to send a head goes on until all of it is there."""
         timer, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
-        self.ended = False
+        self.head += len(data)
         super().data_received(data)
-        self.head = self.head + len(data) if self.awaits_head and not self.ended else 0
-        if self.head > HEAD and not self.transport.is_closing():
+        if self.awaits_head and self.head > HEAD and not self.transport.is_closing():
             self.send_400_response("The head of the request is too large.")
         if timer is not None and self.awaits_head and self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = timer
@@ -58,12 +57,12 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Go on with the body, which is counted where it is read."""
-        self.awaits_head = False
+        self.awaits_head, self.head = False, 0
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """Wait for the next head."""
-        self.awaits_head, self.ended = True, True
+        self.awaits_head, self.head = True, 0
         super().on_message_complete()
 
     def timeout_keep_alive_handler(self) -> None:
