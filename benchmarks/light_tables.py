@@ -29,6 +29,7 @@ from zipfel.data.formats import read
 from zipfel.data.splits import hold_out
 from zipfel.data.text import featurized
 from zipfel.evaluate import evaluate
+from zipfel.models import lightdxml
 from zipfel.models.base import Lesson
 from zipfel.models.lightdxml import LightDxml, LightSettings
 from zipfel.models.mixed import curve
@@ -68,9 +69,9 @@ class Recalls:
         self.found += [100 * values["recall"]] if "recall" in values else []
 
 
-def timed(model: LightDxml, name: str, seconds: dict[str, float]) -> None:
-    """Let a method of the model add up its seconds."""
-    method: Callable[..., Any] = getattr(model, name)
+def timed(owner: Any, name: str, seconds: dict[str, float]) -> None:
+    """Let a method of a model, or a function of a module, add up its seconds."""
+    method: Callable[..., Any] = getattr(owner, name)
 
     def clocked(*arguments: Any, **named: Any) -> Any:
         start = time.perf_counter()
@@ -79,7 +80,7 @@ def timed(model: LightDxml, name: str, seconds: dict[str, float]) -> None:
         finally:
             seconds[name] = seconds.get(name, 0) + time.perf_counter() - start
 
-    setattr(model, name, clocked)
+    setattr(owner, name, clocked)
 
 
 def judged(job: tuple[str, LightSettings, int]) -> dict[str, Any]:
@@ -90,7 +91,8 @@ def judged(job: tuple[str, LightSettings, int]) -> dict[str, Any]:
     model = LightDxml(dataset.sizes.features, dataset.sizes.labels, settings, run.generator("start"))
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     seconds: dict[str, float] = {}
-    for name in ("start_tokens", "place_labels", "shortlists", "fit"):
+    timed(lightdxml, "start_tokens", seconds)
+    for name in ("place_labels", "shortlists", "fit"):
         timed(model, name, seconds)
     lesson = Lesson(dataset.train, dataset.validation, None, None, dataset.Z, dataset.feature_names, dataset.propensity)
     model.fit(lesson, run)

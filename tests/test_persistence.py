@@ -265,7 +265,7 @@ def large(tmp_path_factory: pytest.TempPathFactory, tagger: Tagger) -> Path:
     big = Tagger("glas", settings={"dimension": 500}, text={"min_count": 1}, device="cpu")
     big.settings_ = GlasSettings(dimension=500)
     big.features_, big.outcome_, big.learner_ = tagger.features_, tagger.outcome_, None
-    big.classes_ = [f"l{label}" for label in range(LARGE)]
+    big.classes_, big.removed_ = [f"l{label}" for label in range(LARGE)], []
     big.model_ = Glas(len(tagger.features_.terms), LARGE, big.settings_, torch.Generator().manual_seed(0))
     path = tmp_path_factory.mktemp("large") / "model"
     big.save(path)

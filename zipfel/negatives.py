@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zipfel.types import Bags
+from zipfel.types import Bags, Candidates
 
 
 def sampled_positives(positives: Bags, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -25,6 +25,22 @@ def holds(owners: Bags, pool: Tensor) -> Tensor:
     held = torch.zeros(len(owners), len(pool), dtype=torch.bool, device=pool.device)
     held[rows[found], places[found]] = True
     return held
+
+
+def pooled(own: Bags, listed: Bags, filtered: Bags | None, missed: bool = True) -> Candidates:
+    """Return the labels that are listed or right for any point of a batch, and which of them count for which point.
+
+    own: the labels that are right.  listed: the shortlists.  missed: labels that are right count even off the list.
+    One matrix product then does the work of all lists: docs/decisions/010-shared-candidates.md.
+    """
+    pool = torch.unique(torch.cat([own.ids, listed.ids]) if missed else listed.ids)  # [S] sorted
+    right = holds(own, pool)  # [B, S]
+    mask = holds(listed, pool)
+    if missed:
+        mask |= right
+    if filtered is not None:
+        mask &= ~holds(filtered, pool)
+    return Candidates(pool, right.float(), mask)
 
 
 def hardest(scores: Tensor, left_out: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
@@ -21,12 +23,14 @@ from zipfel.data.splits import split_rows
 from zipfel.data.text import TextFeatures, TextSettings
 from zipfel.errors import ConfigError, DataError, did_you_mean
 from zipfel.explain import Reason, reasons
-from zipfel.models.base import Lesson, ranking_of
+from zipfel.models.base import Lesson
 from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome
 from zipfel.types import Ranking
 
-MODELS = {name: f"zipfel.models.{name}" for name in ("glas", "mnn", "dxml", "lightdxml")}
+MODELS = {name: f"zipfel.models.{name}" for name in ("glas", "mnn", "dxml", "lightdxml", "decaf")}
+
+CHUNK = 1 << 16  # vectors of labels that are compared at a time
 
 
 class Tag(NamedTuple):
@@ -70,6 +74,9 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     'fruit'
     """
 
+    model_: Any
+    classes_: list[str]
+    removed_: list[int]  # ids of labels that are never predicted again
     label_notes_ = LabelNotes()  # none until it is fitted
 
     def __init__(
@@ -100,7 +107,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         else:
             self._start(dataset)
             dataset = self._featured(dataset)
-        self.label_notes_ = self.label_notes_.grown(self.classes_, given)
+        self.label_notes_ = self.label_notes_.grown(self._unique_names(), given)
         self.model_.to(device)
         self.outcome_ = self.model_.fit(self._lesson(dataset), run or Run(seed=self.seed))
         self.learner_ = self.model_.learner()
@@ -120,10 +127,60 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if not given.train.Y.nnz:
             raise DataError("no point has a label, so there is nothing to remember")
         dataset = self._continued(self._featured(given))
-        self.label_notes_ = self.label_notes_.grown(self.classes_, given)
+        self.label_notes_ = self.label_notes_.grown(self._unique_names(), given)
         self.drift_ = self.model_.add_points(dataset.train)
         self.learner_ = self.model_.learner()
         return self
+
+    def add_labels(self, label_texts: Mapping[str, str]) -> Tagger:
+        """Take new labels, which are scored by their texts at once, where the model reads texts of labels (decaf)."""
+        self._check_fitted()
+        if not hasattr(self.model_, "add_label_texts"):
+            raise ConfigError(
+                f"{self.model} does not read texts of labels; fit with warm_start=True on points with them"
+            )
+        if self.features_ is None:
+            raise ConfigError("the model was fitted on a matrix of features, and knows no words")
+        known = next((name for name in label_texts if str(name) in set(self.live_labels())), None)
+        if known is not None:
+            raise ConfigError(f"there is a label {known!r} already")
+        self.model_.add_label_texts(self.features_.transform([str(text) for text in label_texts.values()]))
+        self.classes_ = [*self.classes_, *map(str, label_texts)]
+        self.label_notes_ = self.label_notes_.added(len(self.classes_), list(map(str, label_texts.values())))
+        self.learner_ = self.model_.learner()
+        return self
+
+    def remove_labels(self, names: Iterable[str]) -> Tagger:
+        """Never predict these labels again. The ids of all others stay as they are."""
+        self.removed_ = sorted({*self.removed_, *self._label_ids(names)})
+        return self
+
+    def rename_labels(self, names: Mapping[str, str]) -> Tagger:
+        """Give labels other names."""
+        ids, others = self._label_ids(names), set(self.live_labels()) - set(names)
+        taken = next((name for name in names.values() if name in others), None)
+        if taken is not None or len(set(names.values())) < len(names):
+            raise ConfigError(f"two labels would be called {taken or next(iter(names.values()))!r}")
+        classes = list(self.classes_)
+        for place, name in zip(ids, names.values(), strict=True):
+            classes[place] = str(name)
+        self.classes_ = classes
+        return self
+
+    def live_labels(self) -> dict[str, int]:
+        """Return the labels that can be predicted, and their ids."""
+        removed = set(self.removed_)
+        return {name: place for place, name in enumerate(self.classes_) if place not in removed}
+
+    def _label_ids(self, names: Iterable[str]) -> list[int]:
+        self._check_fitted()
+        if isinstance(names, str):
+            raise ConfigError(f"expected a list of labels, found one: {names!r}")
+        places, wanted = self.live_labels(), list(names)
+        unknown = next((name for name in wanted if name not in places), None)
+        if unknown is not None:
+            raise ConfigError(f"unknown label {unknown!r}{did_you_mean(str(unknown), list(places)[:10_000])}")
+        return [places[name] for name in wanted]
 
     def _start(self, dataset: Dataset) -> None:
         """Fit the vocabulary, and make a new model for this many features and labels."""
@@ -131,9 +188,10 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         self.features_ = None
         if dataset.train.texts is not None:
             text = config.from_mapping(TextSettings, self.text or {})
-            self.features_ = TextFeatures.fit(dataset.train.texts, dataset.label_texts, text)
-        self.classes_ = list(dataset.label_names or map(str, range(dataset.sizes.labels)))
-        self.label_notes_ = LabelNotes()
+            texts = self._with_label_texts(dataset).label_texts
+            self.features_ = TextFeatures.fit(dataset.train.texts, texts, text)
+        self.classes_, self.removed_ = list(dataset.label_names or map(str, range(dataset.sizes.labels))), []
+        self.label_notes_ = LabelNotes(counts=[])
         inputs = len(self.features_.terms) if self.features_ is not None else dataset.sizes.features
         self.model_ = self._built(inputs, len(self.classes_))
 
@@ -146,9 +204,16 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             kind = "texts" if self.features_ is not None else "a sparse matrix"
             raise DataError(f"the model was fitted on {kind}; these points are not of that kind")
         if self.features_ is not None:
-            return self.features_.apply(dataset)
+            return self.features_.apply(self._with_label_texts(dataset))
         self._check_width(dataset.sizes.features)
         return dataset
+
+    def _with_label_texts(self, dataset: Dataset) -> Dataset:
+        """Return the data set with names of labels as their texts, where it has no others and the model reads them."""
+        reads = getattr(import_module(MODELS[self.model]).build, "reads_label_texts", False)
+        if not reads or dataset.label_texts is not None or not dataset.label_names:
+            return dataset
+        return dataclasses.replace(dataset, label_texts={"text": list(dataset.label_names)})
 
     def _check_width(self, features: int) -> None:
         if features != self.model_.features:
@@ -168,17 +233,23 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     def _continued(self, dataset: Dataset) -> Dataset:
         """Return the data set with this tagger's labels first, and add those that it has not seen."""
         names = list(dataset.label_names or map(str, range(dataset.sizes.labels)))
-        places = {name: place for place, name in enumerate(self.classes_)}
+        places, known = self.live_labels(), len(self.classes_)
         added = [name for name in names if name not in places]
         self.classes_ = [*self.classes_, *added]
         self.model_.add_labels(len(added), Run(seed=self.seed).generator(f"labels {len(self.classes_)}"))
-        columns = np.array([{**places, **_numbered(added, len(places))}[name] for name in names])
+        columns = np.array([{**places, **_numbered(added, known)}[name] for name in names])
 
         def moved(part: Part) -> Part:
             filtered = part.filtered if part.filtered is None else _moved(part.filtered, columns, len(self.classes_))
             return dataclasses.replace(part, Y=_moved(part.Y, columns, len(self.classes_)), filtered=filtered)
 
-        return dataset.with_parts(moved, label_names=self.classes_, label_texts=None, Z=None)
+        Z = None if dataset.Z is None else csr_array(_moved(csr_array(dataset.Z.T), columns, len(self.classes_)).T)
+        return dataset.with_parts(moved, label_names=self._unique_names(), label_texts=None, Z=Z)
+
+    def _unique_names(self) -> list[str]:
+        """Return names of all labels, of which removed ones may be called as others are."""
+        removed = set(self.removed_)
+        return [f"removed {place}: {name}" if place in removed else name for place, name in enumerate(self.classes_)]
 
     def rank(self, X: Any, k: int = 5, filtered: csr_array | None = None) -> Ranking:
         """Return the best k labels of each point as ids and scores, [points, k]."""
@@ -188,8 +259,18 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         rows, labels = self._rows(X), len(self.classes_)
         if filtered is not None and filtered.shape != (rows.shape[0], labels):
             raise DataError(f"filtered pairs must be {rows.shape[0]} × {labels}; found shape {filtered.shape}")
-        ranking: Ranking = self.learner_.rank(rows, min(int(k), labels), filtered)
+        live = labels - len(self.removed_)
+        ranking: Ranking = self.learner_.rank(rows, min(int(k), live), self._left_out(filtered, rows.shape[0]))
         return ranking
+
+    def _left_out(self, filtered: csr_array | None, points: int) -> csr_array | None:
+        """Return the pairs that must not be ranked: those that are filtered, and labels that were removed."""
+        if not self.removed_:
+            return filtered
+        count, shape = len(self.removed_), (points, len(self.classes_))
+        ids = np.tile(np.array(self.removed_), points)
+        gone = csr_array((np.ones(len(ids), dtype=np.float32), ids, np.arange(points + 1) * count), shape=shape)
+        return gone if filtered is None else csr_array(gone + filtered)
 
     def _rows(self, X: Any) -> csr_array:
         if self.features_ is not None:
@@ -220,21 +301,26 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if self.features_ is None:
             raise ConfigError("a model that was fitted on a matrix cannot score a label by its text")
         Z = self.features_.transform(list(label_texts.values()))
-        scores = self.model_.text_scores(self.learner_.encode(self._rows(X)), Z).cpu().numpy()
+        scores = self.model_.text_scores(self.learner_.first.encode(self._rows(X)), Z).cpu().numpy()
         scores[:, np.diff(Z.indptr) == 0] = 0
         return [[Tag(*pair) for pair in zip(label_texts, row, strict=True)] for row in scores.tolist()]
 
     def nearest_labels(self, label: str, k: int = 5) -> list[Tag]:
         """Return the k labels whose vectors are nearest to that of a label, by cosine, nearest first."""
         self._check_fitted()
-        if label not in self.classes_:
+        places = self.live_labels()
+        if label not in places:
             raise ConfigError(f"the model has no label {label!r}")
         if getattr(self.model_, "remembers", False):
             raise ConfigError(f"{self.model} has vectors of points, not of labels")
-        place, vectors = self.classes_.index(label), self.learner_.classifier.vectors
-        found = ranking_of(self.learner_.index.search(vectors[[place]], min(k + 1, len(vectors))), k + 1)
-        pairs = zip(found.ids[0].tolist(), found.scores[0].tolist(), strict=True)
-        return [Tag(self.classes_[other], score) for other, score in pairs if other not in (place, -1)][:k]
+        vectors = self.learner_.first.classifier.vectors
+        own = F.normalize(vectors[places[label]], dim=0)
+        chunks = torch.split(vectors, CHUNK)
+        cosines = torch.cat([chunk @ own / chunk.norm(dim=1).clamp_min(1e-12) for chunk in chunks])
+        cosines[[places[label], *self.removed_]] = -torch.inf
+        best = cosines.cpu().sort(descending=True, stable=True)
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return [Tag(self.classes_[other], score) for other, score in islice(pairs, min(k, len(places) - 1))]
 
     def explain(self, text: str, label: str) -> list[Reason]:
         """Return what each known term of a text adds to the score of a label, the largest part first."""
@@ -273,6 +359,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         self._check_fitted()
         serve, train = self.model_.saved()
         documents: dict[str, Any] = {"labels": self.classes_, "label_notes": dataclasses.asdict(self.label_notes_)}
+        if self.removed_:
+            documents["removed"] = self.removed_
         if self.features_ is not None:
             documents["vocabulary"] = self.features_.as_json()
         about = {
@@ -291,7 +379,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         about = saved.about
         tagger = cls(**{**about["tagger"], "device": device})
         tagger.settings_ = settings_of(tagger.model, tagger.preset, about["settings"])
-        tagger.classes_ = saved.documents["labels"]
+        tagger.classes_, tagger.removed_ = saved.documents["labels"], saved.documents.get("removed", [])
         tagger.label_notes_ = LabelNotes(**saved.documents.get("label_notes", {}))
         vocabulary = saved.documents.get("vocabulary")
         tagger.features_ = None if vocabulary is None else TextFeatures.of_json(vocabulary, path)

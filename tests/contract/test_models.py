@@ -27,6 +27,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mnn": {"dimension": 32, "epochs": 8, "batch": 64, "rate": 0.01},
     "dxml": {"dimension": 32, "hidden": 64, "epochs": 8, "batch": 64, "rate": 0.01, "keep": 0.8},
     "lightdxml": {"dimension": 32, "epochs": 8, "steps": 1, "batch": 64, "rate": 0.02, "shortlist": 20},
+    "decaf": {"dimension": 32, "epochs": 8, "steps": 1, "batch": 64, "rate": 0.02, "drop": 0.0},
 }
 
 

@@ -12,12 +12,16 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_counts_add_up_and_texts_stay_until_there_are_others():
     first = dataset_of(["a", "b"], [["x"], ["x", "y"]], {"x": "ex", "z": "zed"})
-    notes = LabelNotes().grown(["x", "y", "z"], first)
+    notes = LabelNotes(counts=[]).grown(["x", "y", "z"], first)
     assert notes == LabelNotes(["ex", "", "zed"], [2, 1, 0])
     second = dataset_of(["c"], [["y", "w"]], {"y": "why"})
     assert notes.grown(["x", "y", "z", "w"], second) == LabelNotes(["ex", "why", "zed", ""], [2, 2, 0, 1])
+    assert notes.added(5, ["q"]) == LabelNotes(["ex", "", "zed", "", "q"], [2, 1, 0, 0, 0])
+    assert LabelNotes().grown(["x", "y", "z"], first) == LabelNotes(
+        ["ex", "", "zed"], None
+    )  # of older points none knows
     without = dataset_of(["c"], [["y"]])
-    assert LabelNotes().grown(["y"], without) == LabelNotes(None, [1])
+    assert LabelNotes(counts=[]).grown(["y"], without) == LabelNotes(None, [1])
 
 
 def test_they_are_saved_and_grow_with_what_comes_later(tmp_path):

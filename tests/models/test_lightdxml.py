@@ -28,6 +28,7 @@ from zipfel.errors import ConfigError, DataError
 from zipfel.index.exact import ExactIndex
 from zipfel.index.hnsw import HnswIndex
 from zipfel.models import lightdxml
+from zipfel.models import tokens as token_starts
 from zipfel.models.base import BATCH, UNLISTED, Lesson
 from zipfel.models.lightdxml import (
     PRESETS,
@@ -758,7 +759,7 @@ def test_a_warm_start_learns_new_labels_and_does_not_forget_old_ones(tmp_path):
 
 def test_a_warm_start_takes_its_tokens_as_they_are(monkeypatch):
     tagger = fitted(planted())
-    monkeypatch.setattr(LightDxml, "start_tokens", None)
+    monkeypatch.setattr(lightdxml, "start_tokens", None)
     before = tagger.model_.encoder.tokens.rows.clone()
     tagger.model_.settings = small(tokens="nowhere.vec", rate=1e-9)
     tagger.set_params(warm_start=True).fit_dataset(Dataset(planted(seed=2)))
@@ -806,7 +807,7 @@ def test_tokens_are_made_once_a_run(tmp_path, monkeypatch):
     dataset = Dataset(Part(matrix([{0}, {1}] * 3, 2), texts={"text": ["red apple", "slow car"] * 3}))
     first = tagger.fit_dataset(dataset, run).model_.encoder.tokens.rows.clone()
     (tmp_path / "lightdxml.safetensors").unlink()
-    monkeypatch.setattr(lightdxml, "train_fasttext", None)
+    monkeypatch.setattr(token_starts, "train_fasttext", None)
     again = Run(tmp_path)
     again.open({})
     assert torch.equal(tagger.fit_dataset(dataset, again).model_.encoder.tokens.rows, first)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from zipfel.data.dataset import Dataset
+
+Value = TypeVar("Value", str, int)
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,18 @@ class LabelNotes:
         counts = dict(zip(given, dataset.label_counts.tolist(), strict=True))
         rows = zip(*dataset.label_texts.values(), strict=True) if dataset.label_texts else ()
         texts = {name: "\n".join(filter(None, row)) for name, row in zip(given, rows, strict=False)}
-        older, before = self.texts or [], self.counts or []
-        blank = [""] * (len(names) - len(older)), [0] * (len(names) - len(before))
+        older = [""] * len(names) if self.texts is None else _longer(self.texts, "", len(names))
+        before = None if self.counts is None else _longer(self.counts, 0, len(names))
         return LabelNotes(
-            [texts.get(name) or old for name, old in zip(names, older + blank[0], strict=True)]
-            if texts or self.texts
-            else None,
-            [old + counts.get(name, 0) for name, old in zip(names, before + blank[1], strict=True)],
+            [texts.get(name) or old for name, old in zip(names, older, strict=True)] if texts or self.texts else None,
+            before and [old + counts.get(name, 0) for name, old in zip(names, before, strict=True)],
         )
+
+    def added(self, size: int, texts: Sequence[str]) -> LabelNotes:
+        """Return the notes on so many labels, of which the last have these texts, and no points yet."""
+        counts = None if self.counts is None else _longer(self.counts, 0, size)
+        return LabelNotes([*_longer(self.texts or [], "", size - len(texts)), *texts], counts)
+
+
+def _longer(values: list[Value], blank: Value, size: int) -> list[Value]:
+    return values + [blank] * (size - len(values))

@@ -24,6 +24,7 @@ from zipfel.types import Ranking, Shortlist, stored
 BATCH = 1024
 CHUNK = 1 << 26  # numbers gathered at a time on a GPU
 UNLISTED = 1e-6  # more than a label can score that nothing speaks for but its frequency
+OTHERS = 45  # labels beyond k that a learner of an ensemble names: one that is far down with all cannot end among k
 SPARE = 8  # candidates beyond k: what differs in the index may tie as a score, and ties go to the lower id
 
 
@@ -69,6 +70,11 @@ class Learner:
     classifier: Classifier
     device: torch.device
 
+    @property
+    def first(self) -> Learner:
+        """Itself: the first of as many learners as there are."""
+        return self
+
     def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
         """Rank labels for the points of X, [points, k]; filtered pairs are left out."""
         keep_freed_memory()
@@ -97,6 +103,40 @@ class Learner:
         self.encoder.eval()
         encoded: Tensor = self.encoder(bags(X).to(self.device))
         return encoded
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Several learners, whose scores are averaged; a label that one of them does not find counts as 0 there."""
+
+    learners: Sequence[Learner]
+
+    @property
+    def first(self) -> Learner:
+        """The learner that tells of labels what an average cannot: which are near, and which words speak for them."""
+        return self.learners[0]
+
+    def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
+        """Rank labels for the points of X, [points, k]; filtered pairs are left out."""
+        return averaged([learner.rank(X, k + OTHERS, filtered) for learner in self.learners], k)
+
+    def recall(self, X: csr_array, k: int) -> float | None:
+        """Return the share of the exact shortlists that the indices find, on average; None if they are exact."""
+        shares = [share for learner in self.learners if (share := learner.recall(X, k)) is not None]
+        return sum(shares) / len(shares) if shares else None
+
+
+def averaged(rankings: Sequence[Ranking], k: int) -> Ranking:
+    """Rank by the mean of scores; where a label is not ranked it scores 0."""
+    points = len(rankings[0])
+    places = [np.nonzero(ranking.ids >= 0) for ranking in rankings]
+    rows = np.concatenate([rows for rows, _ in places])
+    ids = np.concatenate([ranking.ids[place] for ranking, place in zip(rankings, places, strict=True)])
+    scores = np.concatenate([ranking.scores[place] for ranking, place in zip(rankings, places, strict=True)])
+    labels = int(ids.max(initial=0)) + 1
+    keys, inverse = np.unique(rows * labels + ids, return_inverse=True)
+    means = np.bincount(inverse, weights=scores, minlength=len(keys)) / len(rankings)
+    return Ranking.of_pairs(keys // labels, keys % labels, means, points, k)
 
 
 def most_filtered(filtered: csr_array | None) -> int:
@@ -190,6 +230,27 @@ def ranking_of(shortlist: Shortlist, k: int) -> Ranking:
     ranking.scores[:, :width] = best.values[:, :width].numpy()
     ranking.scores[ranking.ids < 0] = -np.inf
     return ranking
+
+
+def with_others(ids: Tensor, scores: Tensor, counts: Tensor, k: int) -> Ranking:
+    """Rank candidates [B, W], of which -1 are none, and behind them, where there are too few, the most frequent labels.
+
+    scores: above `UNLISTED`, which `listed` sees to.  counts: points of each label, [L].
+    """
+    scores = scores.masked_fill(ids < 0, -torch.inf)
+    if bool(((ids >= 0).sum(dim=1) < k).any()):
+        return filled(ids.cpu(), scores.cpu(), likelihoods(counts.cpu().numpy()), k)
+    return ranking_of(Shortlist(ids, scores), k)
+
+
+def listed(probabilities: Tensor) -> Tensor:
+    """Return the scores of candidates, above those of labels that are on no list; low ones keep their order."""
+    return (UNLISTED + (1 - UNLISTED) * probabilities).float()
+
+
+def known(queries: Tensor, shortlist: Shortlist) -> Tensor:
+    """Return the candidates [B, W]: none, -1, for a point of which nothing is known."""
+    return shortlist.ids.masked_fill(queries.abs().amax(dim=1, keepdim=True) == 0, -1)
 
 
 def likelihoods(counts: NDArray[np.integer]) -> NDArray[np.float32]:

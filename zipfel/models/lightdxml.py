@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,8 +21,7 @@ from torch import Tensor, nn
 from zipfel.config import setting
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
-from zipfel.data.token_vectors import read_vectors, train_fasttext
-from zipfel.errors import ConfigError, DataError, did_you_mean
+from zipfel.errors import ConfigError
 from zipfel.index import Index, Kind, build_index, load_index
 from zipfel.index.exact import ExactIndex
 from zipfel.models.base import (
@@ -35,7 +33,8 @@ from zipfel.models.base import (
     share_right,
 )
 from zipfel.models.mixed import Mixed, chosen_beta, curve
-from zipfel.negatives import holds
+from zipfel.models.tokens import start_tokens
+from zipfel.negatives import pooled
 from zipfel.nn import losses
 from zipfel.nn.classifiers import OneVsAll
 from zipfel.nn.encoders import Table, keep_features, unique_ids, weighted_sum
@@ -183,7 +182,8 @@ class LightDxml(nn.Module):
         """Learn, and choose β on validation."""
         self.classifier.unfold()
         if self.index is None and self.settings.tokens != "random":
-            self.start_tokens(lesson, run)  # Step 1
+            settings, spread = self.settings, self.settings.dimension**-0.5
+            start_tokens(self.encoder.tokens, lesson, settings.tokens, spread, run, settings.deterministic)  # Step 1
         outcome = self.learn(lesson, run)
         if lesson.validation and self.settings.beta is None:
             self.beta = chosen_beta(curve(self.learner(), lesson.validation, lesson))
@@ -232,19 +232,6 @@ class LightDxml(nn.Module):
         self.build(run.seed)
         return outcome
 
-    def start_tokens(self, lesson: Lesson, run: Run) -> None:
-        """Step 1: begin with token vectors that are learned from the texts of train, or read from a file.
-
-        Their spread becomes that of random ones, which all learning rates are for.
-        """
-        tokens = self.encoder.tokens.rows
-        found = run.stage("tokens", lambda: {"tokens": token_vectors(lesson, self.settings, run)})["tokens"]
-        known = found.abs().amax(dim=1) > 0
-        if not bool(known.any()):
-            raise DataError(f"{self.settings.tokens} has a vector for none of {len(known):,} terms")
-        found = found / found[known].square().mean().sqrt() * self.settings.dimension**-0.5
-        tokens.copy_(torch.where(known[:, None], found, tokens.cpu()))
-
     def place_labels(self, part: Part, vectors: Tensor, lesson: Lesson, run: Run, stage: str) -> None:
         """Step 2: learn to map the centroids of labels near their points [N, D], Eq. (2), map them, and index them.
 
@@ -283,20 +270,12 @@ class LightDxml(nn.Module):
         return torch.where(near < 0, near[:, :1], near)  # a graph may find too few
 
     def loss(self, part: Part, rows: NDArray[np.int64], near: Tensor, generator: torch.Generator) -> Tensor:
-        """Step 4: one-vs-all on P_i ∪ S_k(x_i), Eq. (3), (7) and (8).
-
-        All labels of the batch go into one product, and what is on nobody's list is masked:
-        docs/decisions/010-shared-candidates.md.
-        """
+        """Step 4: one-vs-all on P_i ∪ S_k(x_i), Eq. (3), (7) and (8)."""
         device = self.device()
-        own, listed = bags(part.Y, rows).to(device), listed_bags(near.to(device))
-        pool = unique_ids(torch.cat([own.ids, listed.ids]))[0]  # [S] sorted
-        right = holds(own, pool)  # [B, S]
-        candidates = right | holds(listed, pool)
-        if part.filtered is not None:
-            candidates &= ~holds(bags(part.filtered, rows).to(device), pool)
+        filtered = None if part.filtered is None else bags(part.filtered, rows).to(device)
+        found = pooled(bags(part.Y, rows).to(device), listed_bags(near.to(device)), filtered)
         vectors = self.encoder(bags(part.X, rows).to(device), generator)  # [B, D]
-        return losses.logistic(self.classifier(vectors, pool), right.float(), candidates)
+        return losses.logistic(self.classifier(vectors, found.labels), found.targets, found.mask)
 
     # --- Prediction, Sec. IV-F ---------------------------------------------------------------------------------------
 
@@ -369,25 +348,6 @@ def listed_bags(near: Tensor) -> Bags:
     """Return shortlists [B, k] as bags."""
     ids, ends = near.long().flatten(), torch.arange(0, near.numel() + 1, near.shape[1], device=near.device)
     return Bags(ids, torch.ones_like(ids, dtype=torch.float32), ends)
-
-
-def token_vectors(lesson: Lesson, settings: LightSettings, run: Run) -> Tensor:
-    """Return the vectors that tokens begin with, [V, D]; 0 where a token has none."""
-    if lesson.terms is None:
-        raise ConfigError(f"tokens={settings.tokens} needs features with names, such as those made of texts")
-    if settings.tokens == "fasttext":
-        if lesson.train.texts is None:
-            raise ConfigError("tokens=fasttext learns from texts, and these points have none; tokens=random does not")
-        found = train_fasttext(lesson.train.texts, lesson.terms, settings.dimension, run.numbers("tokens"),
-                               settings.deterministic)  # fmt: skip
-        return torch.from_numpy(found)
-    if not Path(settings.tokens).suffix:
-        near = did_you_mean(settings.tokens, ("random", "fasttext"))
-        raise ConfigError(f"tokens must be random, fasttext or a file; found {settings.tokens!r}{near}")
-    found, _ = read_vectors(Path(settings.tokens), lesson.terms)
-    if found.shape[1] != settings.dimension:
-        raise ConfigError(f"{settings.tokens} has vectors of width {found.shape[1]}; set dimension={found.shape[1]}")
-    return torch.from_numpy(found)
 
 
 build = LightDxml

@@ -14,14 +14,13 @@ from zipfel import metrics
 from zipfel.data.dataset import Part
 from zipfel.models.base import (
     BATCH,
-    UNLISTED,
     Learner,
     Lesson,
-    filled,
-    likelihoods,
+    known,
+    listed,
     most_filtered,
-    ranking_of,
     row_products,
+    with_others,
 )
 from zipfel.types import Ranking, Shortlist
 
@@ -45,14 +44,10 @@ class Mixed:
         """Return how many labels must be found, whatever k: a longer ranking begins with a shorter one."""
         return self.shortlist
 
-    def known(self, queries: Tensor, shortlist: Shortlist) -> Tensor:
-        """Return the candidates [B, W]: none, -1, for a point of which nothing is known."""
-        return shortlist.ids.masked_fill(queries.abs().amax(dim=1, keepdim=True) == 0, -1)
-
     def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
         """Rank the labels of shortlists."""
-        ids = self.known(queries, shortlist)
-        return self.ranked(ids, self.mixed(*self.opinions(queries, ids)), k)
+        ids = known(queries, shortlist)
+        return with_others(ids, self.mixed(*self.opinions(queries, ids)), self.counts, k)
 
     @torch.no_grad()
     def opinions(self, queries: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,21 +55,14 @@ class Mixed:
 
         In float64: in float32 the last bit of a sigmoid depends on its place in the batch.
         """
-        known = ids.clamp_min(0)
-        logits = self.scale * row_products(queries, self.W, known) + self.offset
-        cosines = row_products(F.normalize(queries, dim=1), self.vectors, known)
+        labels = ids.clamp_min(0)
+        logits = self.scale * row_products(queries, self.W, labels) + self.offset
+        cosines = row_products(F.normalize(queries, dim=1), self.vectors, labels)
         return torch.sigmoid(logits.double()), torch.sigmoid(cosines.double())
 
     def mixed(self, classifier: Tensor, shortlist: Tensor) -> Tensor:
-        """Return the scores of candidates, above those of labels that are on no list; low ones keep their order."""
-        return (UNLISTED + (1 - UNLISTED) * (self.beta * classifier + (1 - self.beta) * shortlist)).float()
-
-    def ranked(self, ids: Tensor, scores: Tensor, k: int) -> Ranking:
-        """Rank candidates, and behind them the most frequent of the other labels where there are too few."""
-        scores = scores.masked_fill(ids < 0, -torch.inf)
-        if bool(((ids >= 0).sum(dim=1) < k).any()):
-            return filled(ids.cpu(), scores.cpu(), likelihoods(self.counts.cpu().numpy()), k)
-        return ranking_of(Shortlist(ids, scores), k)
+        """Return the scores of candidates."""
+        return listed(self.beta * classifier + (1 - self.beta) * shortlist)
 
 
 def curve(learner: Learner, part: Part, lesson: Lesson) -> dict[float, dict[str, float]]:
@@ -83,14 +71,14 @@ def curve(learner: Learner, part: Part, lesson: Lesson) -> dict[float, dict[str,
     assert isinstance(mixed, Mixed)
     assert part.X is not None
     queries = torch.cat([learner.encode(part.X[start : start + BATCH]) for start in range(0, len(part), BATCH)])
-    ids = mixed.known(queries, learner.index.search(queries, mixed.shortlist))
+    ids = known(queries, learner.index.search(queries, mixed.shortlist))
     opinions, k = mixed.opinions(queries, ids), 5 + most_filtered(part.filtered)
     Y = lesson.train.Y
     inverse = metrics.inverse_propensities(np.bincount(Y.indices, minlength=Y.shape[1]), Y.shape[0], *lesson.propensity)
     found = {}
     for beta in BETAS:
         other = replace(mixed, beta=beta)
-        ranking = other.ranked(ids, other.mixed(*opinions), k)
+        ranking = with_others(ids, other.mixed(*opinions), mixed.counts, k)
         ranking = ranking if part.filtered is None else ranking.without(part.filtered)
         found[beta] = metrics.measure(ranking.top(5), part.Y, inverse)
     return found

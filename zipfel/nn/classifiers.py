@@ -11,6 +11,22 @@ from torch import Tensor, nn
 from zipfel.nn.encoders import Table
 
 
+class Combination(nn.Module):
+    """DECAF's combination block: σ(α) ⊙ a + σ(β) ⊙ b, each half of it at the start."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.alpha, self.beta = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, a: Tensor | None, b: Tensor | None) -> Tensor:
+        """Combine [S, D] and [S, D]; where one is missing, the other stays as it is."""
+        if a is None or b is None:
+            only = a if b is None else b
+            assert only is not None
+            return only
+        return torch.sigmoid(self.alpha) * a + torch.sigmoid(self.beta) * b
+
+
 class OneVsAll(nn.Module):
     """A vector w_l for each label; a point's score is w_l · x, or with `cosine` scale · cos(w_l, x) + offset.
 

@@ -74,14 +74,14 @@ class _BagSum(torch.autograd.Function):
         return weighted_sum(by_row.ids, gradient.contiguous(), by_row), None, None, None
 
 
-def steady_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def steady_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x Wᵀ + b, [B, outputs]; without gradients in float64, and rounded.
 
     The last bits of a float32 product depend on the size of the batch, and a prediction must not.
     """
     if torch.is_grad_enabled():
         return F.linear(x, weight, bias)
-    return F.linear(x.double(), weight.double(), bias.double()).float()
+    return F.linear(x.double(), weight.double(), bias.double() if bias is not None else None).float()
 
 
 class NormedLinear(nn.Module):
@@ -99,6 +99,56 @@ class NormedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, inputs] to [B, outputs]."""
         return steady_linear(x, self.length * F.normalize(self.directions, dim=1), self.bias)
+
+
+class TextBlock(nn.Module):
+    """DECAF's text block: E(r) = σ(α) ⊙ r̂ + σ(β) ⊙ (R · ReLU(r̂)) of a sum of token vectors r̂ = E r.
+
+    R starts as the identity, and is divided by its largest singular value (Miyato et al., 2018).
+    """
+
+    left: Tensor  # [D] what R's largest singular vector on the left is known to be, from step to step
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.R = nn.Parameter(torch.eye(width))
+        self.alpha, self.beta = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(width))
+        self.register_buffer("left", torch.full((width,), width**-0.5))  # any direction is as good for the identity
+
+    def forward(self, sums: Tensor, drop: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+        """Map r̂ [B, D] to [B, D]; with a generator, a share of what the ReLU lets through is dropped."""
+        hidden = dropped(F.relu(sums), drop, generator)
+        return torch.sigmoid(self.alpha) * sums + torch.sigmoid(self.beta) * steady_linear(hidden, self.spectral())
+
+    def spectral(self) -> Tensor:
+        """Return R over its largest singular value, by a step of power iteration in training."""
+        with torch.no_grad():
+            right = F.normalize(self.R.T @ self.left, dim=0)
+            if self.training:
+                self.left.copy_(F.normalize(self.R @ right, dim=0))
+        return self.R / (self.left @ self.R @ right).clamp_min(1e-6)
+
+    def reset(self) -> None:
+        """Make R the identity again, as Module III does."""
+        with torch.no_grad():
+            nn.init.eye_(self.R)
+            self.left.fill_(len(self.left) ** -0.5)
+
+
+def dropped(values: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
+    """Drop a share of numbers, to the nearest 256th, and scale up the others; without a generator, none.
+
+    A random byte decides on each: a twelfth of the time that a random float takes.
+    """
+    edge = round(256 * share)
+    if generator is None or edge == 0:
+        return values
+    draws = generator
+    if values.is_cuda:  # what is drawn on the CPU would have to travel
+        draws = torch.Generator(values.device).manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
+    words = torch.empty((values.numel() + 7) // 8, dtype=torch.int64, device=values.device)
+    bits = words.random_(-(2**63), None, generator=draws).view(torch.uint8)[: values.numel()]
+    return values * (bits.view(values.shape) >= edge) * (256 / (256 - edge))
 
 
 def keep_features(bags: Bags, share: float, generator: torch.Generator) -> Bags:

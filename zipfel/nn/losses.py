@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from zipfel.types import Bags
+
+CHUNK, WIDE = 1 << 23, 1 << 28  # scores of points against labels that are held at a time, on a CPU and on a GPU
 
 
 def margin(positive: Tensor, negatives: Tensor, c: float, mask: Tensor | None = None) -> Tensor:
@@ -70,3 +77,57 @@ def log_distance(points: Tensor, labels: Tensor, offsets: Tensor, places: Tensor
     owners = torch.arange(len(points), device=points.device).repeat_interleave(offsets.diff())  # [T]
     squares = (points[owners] - labels[places]).square().sum(dim=1)  # [T]
     return squares.log1p().sum() / len(points)
+
+
+def all_labels(points: Tensor, W: Tensor, offset: Tensor, positives: Bags, filtered: Bags | None = None) -> Tensor:
+    """Logistic loss against all labels, one-vs-all: mean over points of Σ_l ln(1 + exp(−y_il (w_l · x_i + offset))).
+
+    points: [B, D].  W: [L, D].  offset: one number.  positives, filtered: the labels of each point that are right, and
+    those that are left out. A chunk of labels is worked at a time, gradients included: no [B, L] array is ever held.
+    """
+    return _AllLabels.apply(points, W, offset, positives, filtered)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _AllLabels(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, points: Tensor, W: Tensor, offset: Tensor, positives: Bags, filtered: Bags | None) -> Tensor:
+        size = max(1, (WIDE if W.is_cuda else CHUNK) // max(1, len(points)))
+        starts = range(0, len(W), size)
+        right = pairs_by_chunk(positives, starts)
+        left_out = pairs_by_chunk(filtered, starts) if filtered is not None else None
+        loss, to_offset = torch.zeros((), device=W.device), torch.zeros((), device=W.device)
+        to_points, to_W = torch.zeros_like(points, dtype=torch.float32), torch.empty_like(W, dtype=torch.float32)
+        for place, start in enumerate(starts):
+            chunk = W[start : start + size]
+            scores = torch.addmm(offset, points, chunk.T)  # [B, S]
+            rows, labels = right[place]
+            if left_out is not None:
+                scores[left_out[place]] = -torch.inf  # where σ is 0, and so is the loss
+                counts = scores[rows, labels] > -torch.inf
+                rows, labels = rows[counts], labels[counts]
+            loss += F.softplus(scores).sum(dtype=torch.float32) - scores[rows, labels].sum(dtype=torch.float32)
+            slope = scores.sigmoid_()
+            slope[rows, labels] -= 1
+            to_points += slope @ chunk
+            to_W[start : start + size] = slope.T @ points
+            to_offset += slope.sum(dtype=torch.float32)
+        ctx.save_for_backward(to_points, to_W, to_offset)
+        ctx.points = max(1, len(points))
+        mean: Tensor = loss / ctx.points
+        return mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        share = gradient / ctx.points
+        return *(slope * share for slope in ctx.saved_tensors), None, None
+
+
+def pairs_by_chunk(bags: Bags, starts: range) -> list[tuple[Tensor, Tensor]]:
+    """Return for each chunk of labels the places of bags and the labels they hold in it, counted from its start."""
+    owners = torch.arange(len(bags), device=bags.ids.device).repeat_interleave(bags.offsets.diff())
+    labels, order = bags.ids.sort(stable=True)
+    edges = torch.tensor([*starts, starts.stop], device=labels.device)
+    ends = torch.searchsorted(labels, edges).tolist()
+    spans = zip(starts, ends, ends[1:], strict=False)
+    return [(owners[order[low:high]], labels[low:high] - start) for start, low, high in spans]

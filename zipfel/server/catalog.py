@@ -26,17 +26,14 @@ class Loaded:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Where each label stands."""
-        return {name: place for place, name in enumerate(self.tagger.classes_)}
+        """Where each label stands that can be predicted."""
+        return self.tagger.live_labels()
 
     @cached_property
     def _haystack(self) -> tuple[str, list[int]]:
         """All names and texts as one string, in which a search takes no Python for each label, and their starts."""
         texts = self.tagger.label_notes_.texts or [""] * len(self.tagger.classes_)
-        entries = [
-            f"{_LABEL}{_folded(name)}{_TEXT}{_folded(text)}"
-            for name, text in zip(self.tagger.classes_, texts, strict=True)
-        ]
+        entries = [f"{_LABEL}{_folded(name)}{_TEXT}{_folded(texts[place])}" for name, place in self.places.items()]
         starts, position = [], 0
         for entry in entries:
             starts.append(position)
@@ -48,7 +45,8 @@ class Loaded:
         wanted, found = _folded(query), dict[int, None]()
         for before in (_LABEL, _TEXT, ""):
             self._search(before + wanted, limit, found)
-        return list(found)
+        places = list(self.places.values())
+        return [places[number] for number in found]
 
     def _search(self, wanted: str, limit: int, found: dict[int, None]) -> None:
         haystack, starts = self._haystack

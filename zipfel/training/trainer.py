@@ -31,6 +31,7 @@ class Schedule:
     rate: float
     warmup: float = 0.1
     fixed: bool = False  # the rate stays as it is
+    halve: bool = False  # the rate stays as it is until half-way, and is half of it then
     optimiser: Literal["adam", "sgd"] = "adam"
     patience: int | None = None  # epochs without a better validation after which to stop; None never stops
     clip: float | None = None  # longest gradient, of all parameters as one vector
@@ -38,8 +39,8 @@ class Schedule:
 
     def rate_at(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 0."""
-        if self.fixed:
-            return self.rate
+        if self.fixed or self.halve:
+            return self.rate / 2 if self.halve and 2 * step >= steps else self.rate
         done, rising = (step + 1) / (steps + 1), self.warmup
         return self.rate * (done / rising if done < rising else (1 - done) / (1 - rising))
 

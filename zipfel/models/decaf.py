@@ -1,0 +1,651 @@
+"""DECAF: one-vs-all classifiers that read the labels' own texts, on shortlists of clustered labels or on all labels.
+
+Mittal et al., *DECAF: Deep Extreme Classification with Label Features*, WSDM 2021. Held next to the paper in
+docs/papers/decaf.md, and in its order: text blocks and classifiers (Sec. 3), Modules I to IV (3.1), prediction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, vstack
+from torch import Tensor, nn
+
+from zipfel.config import setting
+from zipfel.data.batches import bags
+from zipfel.data.dataset import Part
+from zipfel.errors import ConfigError
+from zipfel.index import Index
+from zipfel.index.beam import BeamIndex
+from zipfel.index.exact import ExactIndex, products
+from zipfel.labelspace.centroids import sparse_centroids
+from zipfel.labelspace.clusters import balanced_clusters
+from zipfel.models.base import (
+    BATCH,
+    SPARE,
+    Ensemble,
+    Learner,
+    Lesson,
+    all_products,
+    known,
+    labelled,
+    listed,
+    row_products,
+    share_right,
+    with_others,
+)
+from zipfel.models.tokens import start_tokens
+from zipfel.negatives import pooled
+from zipfel.nn import losses
+from zipfel.nn.classifiers import Combination
+from zipfel.nn.encoders import Table, TextBlock, dropped, keep_features
+from zipfel.training.run import Run, State
+from zipfel.training.trainer import Outcome, Schedule, train
+from zipfel.types import Bags, Ranking, Shortlist, stored
+
+EXACT = {"cpu": 25_000, "cuda": 2_000_000}  # labels up to which all of them are trained and searched
+RECALL = 0.85  # of train's labels that the beam must find
+WIDEST = 0.05  # of all labels that a shortlist holds
+JUDGED = 10_000  # points of train that choose the beam
+
+
+@dataclass(frozen=True)
+class DecafSettings:
+    """Settings of DECAF. Defaults are ours, chosen on validation; the preset `paper` has those of the authors."""
+
+    dimension: int = setting(1024, "width D of the vectors of tokens, points and labels")
+    learners: int = setting(1, "learners whose scores are averaged")
+    shortlist: Literal["none", "beam"] | None = setting(
+        None, "how labels are found: none looks at all, beam at those of the best clusters; left open: as they fit"
+    )
+    clusters: int | None = setting(None, "K, a power of two; left open: the largest up to a quarter of the labels")
+    beam: int | None = setting(None, "clusters opened; left open: so that 85 % of train's labels are found")
+    missed: bool = setting(True, "labels that are right are learned from even where the shortlist missed them")
+    label_text: bool = setting(True, "classifiers read the labels' texts, where there are any")
+    refinement: bool = setting(True, "classifiers have a vector for each label besides")
+    start: Literal["text", "random"] = setting(
+        "text", "where refinement vectors begin: at the label's tokens, Module III"
+    )
+    tokens: str = setting("random", "token vectors at the start: random, fasttext (learned from train), or a file")
+    lite: bool = setting(False, "token vectors stay as Module I leaves them, and learners share them")
+    cosine: bool = setting(True, "points and classifiers have length 1; one scale and offset for all labels")
+    relu: bool = setting(False, "x̂ ends in a ReLU")
+    residual: bool = setting(
+        True, "text blocks have a residual layer R; without it they leave sums of tokens as they are"
+    )
+    keep: float = setting(1.0, "share of features that a step keeps")
+    drop: float = setting(0.5, "share of numbers that a step drops behind each ReLU")
+    first_drop: float = setting(0.5, "the same in Module I")
+    batch: int = setting(512, "points a step, at most a tenth of train")
+    epochs: int = setting(25, "passes over train, in Modules II and IV; more, where they are fewer than `steps` steps")
+    first_epochs: int = setting(20, "passes over train in Module I")
+    steps: int = setting(400, "least number of steps of a module")
+    rate: float = setting(0.004, "highest learning rate")
+    first_rate: float = setting(0.01, "the same in Module I")
+    halve: bool = setting(False, "the rate is halved half-way, and is not changed else")
+    patience: int = setting(10, "epochs without a better validation after which to stop")
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        for name in (
+            "dimension",
+            "learners",
+            "clusters",
+            "beam",
+            "batch",
+            "epochs",
+            "first_epochs",
+            "steps",
+            "patience",
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1; found {value}")
+        for name in ("drop", "first_drop"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} must lie in [0, 1); found {getattr(self, name)}")
+        if not 0 < self.keep <= 1:
+            raise ConfigError(f"keep must lie in (0, 1]; found {self.keep}")
+        if self.clusters is not None and self.clusters & (self.clusters - 1):
+            raise ConfigError(f"clusters must be a power of two; found {self.clusters}")
+        if not (self.label_text or self.refinement):
+            raise ConfigError("label_text and refinement are both false, which leaves nothing of a classifier")
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of random vectors (He et al., 2015)."""
+        return math.sqrt(2 / self.dimension)
+
+    def looks_at_all(self, labels: int, device: torch.device) -> bool:
+        """Tell whether so many labels are trained and searched without a shortlist."""
+        return labels <= EXACT[device.type] if self.shortlist is None else self.shortlist == "none"
+
+    def cluster_count(self, labels: int) -> int:
+        """Return K for so many labels: never more than half as many."""
+        quarter, half = (1 << max(0, (labels // share).bit_length() - 1) for share in (4, 2))
+        return min(self.clusters or quarter, half)
+
+
+PRESETS: dict[str, DecafSettings] = {
+    "paper": DecafSettings(  # D, K and the beam follow the size of the data, as the authors' do
+        dimension=512, learners=3, shortlist="beam", missed=False, cosine=False, relu=True, residual=True, drop=0.2,
+        batch=255, epochs=10, steps=1, rate=0.008, halve=True,
+    ),
+    "default": DecafSettings(),
+    "fast": DecafSettings(dimension=512, epochs=10, steps=200),
+}  # fmt: skip
+
+
+class Network(nn.Module):
+    """One learner: token vectors E, text blocks E_D and E_L, refinement vectors ẑ², their combination C_L; and S."""
+
+    vectors: Tensor  # w of all labels, [L, D], once they are composed
+    heads: Tensor  # h of all clusters, [K, D]; none without a shortlist
+    clusters: Tensor  # of each label, [L]
+
+    def __init__(self, features: int, labels: int, settings: DecafSettings, generator: torch.Generator) -> None:
+        super().__init__()
+        self.settings, D = settings, settings.dimension
+        self.tokens = Table(features, D, generator, scale=settings.spread)
+        self.documents, self.labels = TextBlock(D), TextBlock(D)
+        self.refinement = Table(labels, D, generator, scale=settings.spread)
+        self.combination = Combination(D)
+        start = 2.5 * math.log(max(labels, 2)) if settings.cosine else 1.0
+        self.scale = nn.Parameter(torch.tensor(start), requires_grad=settings.cosine)
+        self.offset = nn.Parameter(torch.tensor(-start / 3 if settings.cosine else 0.0), requires_grad=settings.cosine)
+        for name, size in (("vectors", (labels, D)), ("heads", (0, D))):
+            self.register_buffer(name, torch.zeros(size))
+        self.register_buffer("clusters", torch.zeros(labels, dtype=torch.int32))
+        self.beam = 0
+
+    # --- Document and label-text embedding, and classifiers ----------------------------------------------------------
+
+    def encode(self, points: Bags, drop: float, generator: torch.Generator) -> Tensor:
+        """Return x̂ = ReLU(E_D(x)), [B, D], with dropout; with `cosine`, of length 1."""
+        settings, sums = self.settings, self.tokens(keep_features(points, self.settings.keep, generator))
+        found = self.documents(sums, drop, generator) if settings.residual else sums
+        found = dropped(F.relu(found), drop, generator) if settings.relu else found
+        return F.normalize(found, dim=1) if settings.cosine else found
+
+    def label_texts(self, texts: Bags, drop: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+        """Return ẑ¹ = E_L(z) of texts, [S, D]."""
+        sums: Tensor = self.tokens(texts)
+        return self.labels(sums, drop, generator) if self.settings.residual else sums
+
+    def classifiers(
+        self, labels: Tensor, texts: Bags | None, drop: float = 0.0, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Return w_l = σ(α_L) ⊙ ẑ¹_l + σ(β_L) ⊙ ẑ²_l of labels [S] with their texts, [S, D]."""
+        text = self.label_texts(texts, drop, generator) if texts is not None else None
+        refined = self.refinement.gather(labels) if self.settings.refinement or text is None else None
+        return self.scaled(self.combination(text, refined))
+
+    def cold_classifiers(self, texts: Bags) -> Tensor:
+        """Return w of labels of which only texts are known, [S, D]: ẑ¹ = E_L(z), ẑ² = E z."""
+        text = self.label_texts(texts) if self.settings.label_text else None
+        refined = self.tokens(texts) if self.settings.refinement or text is None else None
+        return self.scaled(self.combination(text, refined))
+
+    def scaled(self, W: Tensor) -> Tensor:
+        """Return classifiers [S, D] that a product with x̂ turns into scores."""
+        return self.scale * F.normalize(W, dim=1) if self.settings.cosine else W
+
+    # --- Prediction --------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def compose(self, Z: csr_array | None) -> None:
+        """Work out the classifiers of all labels."""
+        self.eval()
+        device, starts = self.vectors.device, range(0, len(self.vectors), BATCH)
+        for start in starts:
+            labels = torch.arange(start, min(start + BATCH, len(self.vectors)), device=device)
+            texts = None if Z is None else bags(Z[start : start + BATCH]).to(device)
+            self.vectors[labels] = self.classifiers(labels, texts)
+
+    def learner(self, counts: Tensor) -> Learner:
+        """Return what prediction needs."""
+        beam = BeamIndex(self.heads, self.clusters, self.beam) if len(self.heads) else None
+        index: Index = beam or ExactIndex(self.vectors)
+        return Learner(
+            Ready(self), index, Likely(self.vectors, self.offset.detach(), counts, beam), self.vectors.device
+        )
+
+
+class Ready(nn.Module):
+    """x̂ for prediction: what is constant is worked out once, and in float64, so that the batch changes nothing."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        block = network.documents
+        with torch.no_grad():
+            self.tokens, self.own, self.settings = network.tokens, torch.sigmoid(block.alpha).double(), network.settings
+            self.residual = (torch.sigmoid(block.beta)[:, None] * block.eval().spectral()).double().T.contiguous()
+
+    def forward(self, points: Bags) -> Tensor:
+        """Return x̂, [B, D]; with `cosine`, of length 1."""
+        found = self.unscaled(points)
+        return (F.normalize(found, dim=1) if self.settings.cosine else found).float()
+
+    def unscaled(self, points: Bags) -> Tensor:
+        """Return ReLU(σ(α) ⊙ r̂ + σ(β) ⊙ (R · ReLU(r̂))), [B, D]."""
+        sums = self.tokens(points).double()
+        found = torch.addmm(self.own * sums, F.relu(sums), self.residual) if self.settings.residual else sums
+        return F.relu(found) if self.settings.relu else found
+
+
+@dataclass(frozen=True)
+class Likely:
+    """Scores labels by s_l = σ(w_l · x) · σ(h_m · x), the second factor where labels are found by their clusters m."""
+
+    vectors: Tensor  # w [L, D]
+    offset: Tensor
+    counts: Tensor  # [L]
+    beam: BeamIndex | None
+
+    def width(self, k: int) -> int:
+        """Return how many labels must be found to rank k."""
+        return k + SPARE if self.beam is None else self.beam.width
+
+    @torch.no_grad()
+    def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
+        """Rank labels. In float64: in float32 the last bit of a sigmoid depends on its place in the batch."""
+        ids = known(queries, shortlist)
+        labels = ids.clamp_min(0)
+        scores = torch.sigmoid((row_products(queries, self.vectors, labels) + self.offset).double())
+        if self.beam is not None:
+            clusters = self.beam.clusters.long()[labels]
+            scores = scores * torch.sigmoid(row_products(queries, self.beam.heads, clusters).double())
+        return with_others(ids, listed(scores), self.counts, k)
+
+
+class Heads(nn.Module):
+    """The classifiers h_m of clusters: E_L(u_m) in Module I; in Module II Σ E_L(z_l), refinement and a combination."""
+
+    def __init__(self, network: Network, texts: csr_array | None, clusters: NDArray[np.int32], second: bool) -> None:
+        super().__init__()
+        self.network, self.second, device = [network], second, network.vectors.device  # the list hides its parameters
+        self.clusters = torch.from_numpy(clusters).long().to(device)
+        self.count = int(clusters.max(initial=0)) + 1
+        owned = csr_array((np.ones(len(clusters), dtype=np.float32), (clusters, np.arange(len(clusters)))))
+        meta = None if texts is None else (owned @ texts).tocsr()  # u_m = Σ z_l
+        shown = texts if second else meta
+        self.texts = None if shown is None else bags(shown).to(device)
+        width, refined = network.settings.dimension, second or texts is None
+        draws = torch.Generator().manual_seed(0)
+        self.refinement = Table(self.count if refined else 0, width, draws, scale=network.settings.spread).to(device)
+        if second and meta is not None:
+            with torch.no_grad():
+                self.refinement.rows.copy_(network.tokens.eval()(bags(meta).to(device)))
+        self.combination = Combination(width).to(device)
+
+    def forward(self, drop: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+        """Return h of all clusters, [K, D]."""
+        text = None
+        if self.texts is not None:
+            text = self.network[0].label_texts(self.texts, drop, generator)
+            if self.second:
+                text = text.new_zeros(self.count, text.shape[1]).index_add_(0, self.clusters, text)
+        everything = torch.arange(self.count, device=self.clusters.device)
+        refined = self.refinement.gather(everything) if len(self.refinement.rows) else None
+        combined: Tensor = self.combination(refined, text)  # the paper has them the other way round for clusters
+        scale = 2.5 * math.log(max(self.count, 2))
+        return scale * F.normalize(combined, dim=1) if self.network[0].settings.cosine else combined
+
+
+class Decaf(nn.Module):
+    """Learners that are trained one after the other, and share Module I."""
+
+    held_out = 0.05  # of train, for validation; it is not learned from
+    reads_label_texts = True
+    counts: Tensor  # points of each label, [L]
+
+    def __init__(self, features: int, labels: int, settings: DecafSettings, generator: torch.Generator) -> None:
+        super().__init__()
+        self.settings, self.features, self.Z = settings, features, csr_array((labels, features), dtype=np.float32)
+        self.networks = nn.ModuleList(Network(features, labels, settings, generator) for _ in range(settings.learners))
+        self.register_buffer("counts", torch.zeros(labels, dtype=torch.int32))
+
+    # --- 3.1 Training ------------------------------------------------------------------------------------------------
+
+    def fit(self, lesson: Lesson, run: Run) -> Outcome:
+        """Learn; of each module the epoch that is best on validation stays."""
+        part, warm = labelled(lesson.train), bool(self.counts.any())
+        self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.counts))).to(self.counts)
+        self.take_texts(lesson.Z)
+        lesson = replace(lesson, train=part)
+        if self.settings.tokens != "random" and not warm:
+            for network in self.each():
+                start_tokens(network.tokens, lesson, self.settings.tokens, self.settings.spread, run)  # DECAF-FFT
+        if not self.settings.looks_at_all(len(self.counts), self.counts.device) and not warm:
+            self.first_module(lesson, run)
+        outcomes: list[Outcome] = []
+        for number, network in enumerate(self.each()):
+            try:
+                outcomes.append(self.learn(network, number, lesson, run, warm))
+            except KeyboardInterrupt:
+                if not outcomes:  # nothing can be ranked yet
+                    raise
+                outcomes[-1].interrupted = True
+            if outcomes[-1].interrupted:
+                break
+        self.networks = self.networks[: len(outcomes)]
+        return Outcome(outcomes[0].best, outcomes[0].best_epoch, sum(outcome.epochs for outcome in outcomes),
+                       sum(outcome.seconds for outcome in outcomes), outcomes[-1].interrupted)  # fmt: skip
+
+    def learn(self, network: Network, number: int, lesson: Lesson, run: Run, warm: bool) -> Outcome:
+        """Train a learner after Module I."""
+        near = None
+        if not self.settings.looks_at_all(len(self.counts), self.counts.device):
+            if not warm:
+                self.second_module(network, number, lesson, run)
+            near = self.shortlists(network, number, lesson.train, run)
+        if not warm:
+            self.third_module(network, lesson.train)
+        outcome = self.fourth_module(network, number, lesson, run, near)
+        network.compose(self.texts())
+        return outcome
+
+    def texts(self) -> csr_array | None:
+        """Return the labels' texts, where they are read and there are any."""
+        return self.Z if self.settings.label_text and self.Z.nnz else None
+
+    def take_texts(self, Z: csr_array | None) -> None:
+        """Take texts of labels; a label of which nothing is told keeps what it has."""
+        if Z is not None:
+            told = (np.diff(Z.indptr) > 0).astype(np.float32)
+            kept = csr_array(self.Z.multiply((1 - told)[:, None]))
+            self.Z = csr_array(kept + csr_array(Z.multiply(told[:, None])))
+            self.Z.eliminate_zeros()
+
+    def first_module(self, lesson: Lesson, run: Run) -> None:
+        """Do Module I: clusters of sparse centroids, and token vectors that tell them apart by text alone.
+
+        All learners share it.
+        """
+        (network, *others), settings = self.each(), self.settings
+        count = settings.cluster_count(len(self.counts))
+
+        def clustered() -> State:
+            centroids = sparse_centroids(lesson.train.X, lesson.train.Y, self.texts())
+            return {"clusters": torch.from_numpy(balanced_clusters(centroids, count, run.numbers("clusters-1")))}
+
+        clusters = run.stage("clusters-1", clustered)["clusters"].numpy()
+        heads = Heads(network, self.texts(), clusters, second=False)
+        schedule = self.schedule(lesson.train, settings.first_epochs, settings.first_rate)
+        self.train_heads("module-1", heads, lesson, run, schedule, settings.first_drop, tokens=True)
+        for other in others:
+            if settings.lite:
+                other.tokens = network.tokens
+            for name in ("tokens", "documents", "labels"):
+                getattr(other, name).load_state_dict(getattr(network, name).state_dict())
+
+    def second_module(self, network: Network, number: int, lesson: Lesson, run: Run) -> None:
+        """Do Module II: clusters of dense centroids, and the shortlister S."""
+        part, name = lesson.train, f"clusters-2-{number}"
+
+        def clustered() -> State:
+            centroids = self.centroids(network, part)
+            count = self.settings.cluster_count(len(self.counts))
+            return {"clusters": torch.from_numpy(balanced_clusters(centroids, count, run.numbers(name)))}
+
+        network.clusters.copy_(run.stage(name, clustered)["clusters"])
+        heads = Heads(network, self.texts(), network.clusters.cpu().numpy(), second=True)
+        schedule = self.schedule(part, self.settings.epochs, self.settings.rate)
+        self.train_heads(f"module-2-{number}", heads, lesson, run, schedule, self.settings.drop, not self.settings.lite)
+        with torch.no_grad():
+            network.heads = heads.eval()()
+        network.beam = self.chosen_beam(network, part)
+
+    @torch.no_grad()
+    def centroids(self, network: Network, part: Part) -> Tensor:
+        """Return c_l = Σ E x_i over the points of each label, [L, D]; of a label without points, E z_l."""
+        device, tokens = self.counts.device, network.tokens.eval()
+        found = torch.zeros(len(self.counts), network.settings.dimension, device=device)
+        for rows in batches(len(part)):
+            sums, own = tokens(bags(part.X, rows).to(device)), bags(part.Y, rows).to(device)
+            owners = torch.arange(len(own), device=device).repeat_interleave(own.offsets.diff())
+            found.index_add_(0, own.ids, sums[owners])
+        alone = np.flatnonzero(np.bincount(part.Y.indices, minlength=len(found)) == 0)
+        if len(alone) and self.Z.nnz:
+            found[torch.from_numpy(alone).to(device)] = tokens(bags(self.Z[alone]).to(device))
+        return found
+
+    def train_heads(
+        self, stage: str, heads: Heads, lesson: Lesson, run: Run, schedule: Schedule, drop: float, tokens: bool
+    ) -> None:
+        """Train against clusters; validation is how often the best cluster holds a label of the point."""
+        network, part, device = heads.network[0], lesson.train, self.counts.device
+        meta = clustered_labels(part.Y, heads.clusters.cpu().numpy(), heads.count)
+        start = 2.5 * math.log(max(heads.count, 2)) / 3 if self.settings.cosine else 0.0
+        offset = torch.tensor(-start, device=device)
+
+        def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
+            points = network.encode(bags(part.X, rows).to(device), drop, generator)
+            return {"meta": losses.all_labels(points, heads(drop, generator), offset, bags(meta, rows).to(device))}
+
+        def precision() -> float:
+            assert lesson.validation is not None
+            part, H = lesson.validation, heads()
+            found = torch.cat([products(encoded(network, part, rows), H).argmax(dim=1) for rows in batches(len(part))])
+            truth = clustered_labels(part.Y, heads.clusters.cpu().numpy(), heads.count)
+            return float(stored(truth, np.arange(len(part)), found.cpu().numpy()).mean())
+
+        parts = learning(heads=heads, documents=network.documents, labels=network.labels)
+        if tokens:
+            parts.tokens = network.tokens
+        network.tokens.eval()
+        judge = precision if lesson.validation is not None and len(lesson.validation) else None
+        if train(run, stage, parts, len(part), objective, schedule, judge).interrupted:
+            raise KeyboardInterrupt
+
+    def chosen_beam(self, network: Network, part: Part) -> int:
+        """Return the least B with which the shortlists hold 85 % of train's labels, and at most 5 % of all labels."""
+        if self.settings.beam:
+            return min(self.settings.beam, len(network.heads))
+        judged = part.take(np.linspace(0, len(part) - 1, min(len(part), JUDGED)).astype(np.int64))
+        ranks = cluster_ranks(network, judged)
+        return max(1, min(int(np.quantile(ranks, RECALL, method="higher")) + 1, int(WIDEST * len(network.heads))))
+
+    def shortlists(self, network: Network, number: int, part: Part, run: Run) -> Tensor:
+        """Return the clusters that S opens for each point of train, [N, beam]."""
+
+        def opened() -> State:
+            index = BeamIndex(network.heads, network.clusters, network.beam)
+            found = [index.open(encoded(network, part, rows)).ids.int().cpu() for rows in batches(len(part))]
+            near = torch.cat(found)
+            return {"near": near, "heads": network.heads, "beam": torch.tensor(network.beam)}
+
+        kept = run.stage(f"shortlists-{number}", opened)
+        network.heads, network.beam = kept["heads"].to(network.heads), int(kept["beam"])
+        return kept["near"]
+
+    def third_module(self, network: Network, part: Part) -> None:
+        """Do Module III: residual blocks begin anew, refinement vectors begin at ẑ² = E z_l, and S stays as it is."""
+        network.documents.reset()
+        network.labels.reset()
+        with torch.no_grad():
+            if self.settings.start == "text" and self.Z.nnz:
+                told = np.flatnonzero(np.diff(self.Z.indptr))
+                for labels in np.split(told, range(BATCH, len(told), BATCH)):
+                    texts = bags(self.Z[labels]).to(self.counts.device)
+                    network.refinement.rows[torch.from_numpy(labels)] = network.tokens.eval()(texts)
+
+    def fourth_module(self, network: Network, number: int, lesson: Lesson, run: Run, near: Tensor | None) -> Outcome:
+        """Do Module IV: the classifiers, against the labels of shortlists or all."""
+        part, device, settings, Z = lesson.train, self.counts.device, self.settings, self.texts()
+        everything = torch.arange(len(self.counts), device=device)
+        all_texts = None if Z is None or near is not None else bags(Z).to(device)
+        members = BeamIndex(network.heads, network.clusters, network.beam).members if near is not None else None
+
+        def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
+            own = bags(part.Y, rows).to(device)
+            filtered = None if part.filtered is None else bags(part.filtered, rows).to(device)
+            points = network.encode(bags(part.X, rows).to(device), settings.drop, generator)
+            if near is None or members is None:
+                W = network.classifiers(everything, all_texts, settings.drop, generator)
+                return {"logistic": losses.all_labels(points, W, network.offset, own, filtered)}
+            ids = members[near[torch.from_numpy(rows)].long().to(device)].flatten(1)  # [B, beam · M]
+            found = pooled(own, padded_bags(ids), filtered, settings.missed)
+            texts = None if Z is None else bags(Z, found.labels.cpu().numpy()).to(device)
+            W = network.classifiers(found.labels, texts, settings.drop, generator)
+            return {"logistic": losses.logistic(points @ W.T + network.offset, found.targets, found.mask)}
+
+        def precision() -> float:
+            assert lesson.validation is not None
+            network.compose(Z)
+            return share_right(network.learner(self.counts), lesson.validation)
+
+        parts = learning(documents=network.documents, labels=network.labels, refinement=network.refinement,
+                         combination=network.combination, scale=network.scale, offset=network.offset)  # fmt: skip
+        if not settings.lite:
+            parts.tokens = network.tokens
+        network.tokens.eval()
+        judge = precision if lesson.validation is not None and len(lesson.validation) else None
+        schedule = self.schedule(part, settings.epochs, settings.rate)
+        return train(run, f"module-4-{number}", parts, len(part), objective, schedule, judge)
+
+    def schedule(self, part: Part, epochs: int, rate: float) -> Schedule:
+        """Return how long and how fast a module learns."""
+        batch = max(1, min(self.settings.batch, len(part) // 10))
+        epochs = max(epochs, math.ceil(self.settings.steps * batch / len(part)))
+        return Schedule(epochs, batch, rate, halve=self.settings.halve, patience=self.settings.patience)
+
+    # --- Prediction --------------------------------------------------------------------------------------------------
+
+    def learner(self) -> Learner | Ensemble:
+        """Return what prediction needs."""
+        learners = [network.learner(self.counts) for network in self.each()]
+        return learners[0] if len(learners) == 1 else Ensemble(learners)
+
+    @torch.no_grad()
+    def text_scores(self, queries: Tensor, Z: csr_array) -> Tensor:
+        """Return the scores that the first learner gives labels of which only texts [n, V] are known, [B, n]."""
+        network = self.each()[0].eval()
+        W = network.cold_classifiers(bags(Z).to(queries.device))
+        scores = torch.sigmoid((all_products(queries, W) + network.offset).double())
+        return scores.float() * (queries.abs().amax(dim=1, keepdim=True) > 0)
+
+    # --- Labels that come later, and saving --------------------------------------------------------------------------
+
+    def each(self) -> list[Network]:
+        """Return the learners."""
+        return [network for network in self.networks if isinstance(network, Network)]
+
+    def add_labels(self, count: int, generator: torch.Generator) -> None:
+        """Add labels behind those that are there, of which nothing is known yet."""
+        width, pointers = self.settings.dimension, np.pad(self.Z.indptr, (0, count), mode="edge")
+        self.Z = csr_array((self.Z.data, self.Z.indices, pointers), shape=(len(pointers) - 1, self.Z.shape[1]))
+        self.counts = torch.cat([self.counts, self.counts.new_zeros(count)])
+        for network in self.each():
+            rows = network.refinement.rows.detach()
+            more = Table(count, width, generator, scale=self.settings.spread).rows.to(rows.device)
+            network.refinement.rows = nn.Parameter(torch.cat([rows, more]), requires_grad=False)
+            network.vectors = torch.cat([network.vectors, network.vectors.new_zeros(count, width)])
+            spread = torch.arange(count, device=rows.device) % max(1, len(network.heads))
+            network.clusters = torch.cat([network.clusters, spread.to(network.clusters)])
+
+    @torch.no_grad()
+    def add_label_texts(self, Z: csr_array) -> None:
+        """Add labels that are scored by their texts [S, V] at once: ẑ¹ = E_L(z), ẑ² = E z, in the nearest cluster."""
+        first, texts = len(self.counts), bags(Z).to(self.counts.device)
+        self.add_labels(Z.shape[0], torch.Generator().manual_seed(0))
+        self.Z = csr_array(vstack([self.Z[:first], Z]))
+        added = torch.arange(first, len(self.counts), device=self.counts.device)
+        for network in self.each():
+            network.eval()
+            network.refinement.rows[added] = network.tokens(texts)
+            network.vectors[added] = network.cold_classifiers(texts)
+            if len(network.heads):
+                near = F.normalize(network.vectors[added], dim=1) @ F.normalize(network.heads, dim=1).T
+                network.clusters[added] = near.argmax(dim=1).to(network.clusters)
+
+    def saved(self) -> tuple[State, State]:
+        """Return what prediction needs, with classifiers composed, and what learning and new labels need besides."""
+        later = ("labels.", "refinement.", "combination.")
+        shared = {f"networks.{number}.tokens.rows" for number in range(1, len(self.networks)) if self.settings.lite}
+        state = {name: value for name, value in self.state_dict().items() if name not in shared}
+        train = {name: value for name, value in state.items() if name.split(".", 2)[-1].startswith(later)}
+        for name in ("data", "indices", "indptr"):
+            train[f"Z.{name}"] = torch.from_numpy(getattr(self.Z, name))
+        beams = {"beams": torch.tensor([network.beam for network in self.each()])}
+        return {name: value for name, value in state.items() if name not in train} | beams, train
+
+
+def learning(**parts: nn.Module | nn.Parameter) -> nn.Module:
+    """Return the parts that a module of the paper trains as one."""
+    whole = nn.Module()
+    for name, part in parts.items():
+        setattr(whole, name, part)
+    return whole
+
+
+@torch.no_grad()
+def encoded(network: Network, part: Part, rows: NDArray[np.int64]) -> Tensor:
+    """Return x̂ of some points, [B, D]."""
+    found: Tensor = Ready(network.eval())(bags(part.X, rows).to(network.vectors.device))
+    return found
+
+
+def batches(points: int) -> list[NDArray[np.int64]]:
+    """Return the rows of so many points, some at a time."""
+    return np.split(np.arange(points), range(BATCH, points, BATCH))
+
+
+def clustered_labels(Y: csr_array, clusters: NDArray[np.integer], count: int) -> csr_array:
+    """Return which clusters hold a label of each point, [N, K]."""
+    found = csr_array((np.ones(Y.nnz, dtype=np.float32), clusters[Y.indices], Y.indptr), shape=(Y.shape[0], count))
+    found.sum_duplicates()
+    found.data[:] = 1
+    return found
+
+
+@torch.no_grad()
+def cluster_ranks(network: Network, part: Part) -> NDArray[np.int64]:
+    """Return for each label of each point how many clusters score above its own, [T]."""
+    ranks = []
+    for rows in batches(len(part)):
+        scores = products(encoded(network, part, rows), network.heads)  # [B, K]
+        own = bags(part.Y, rows).to(scores.device)
+        owners = torch.arange(len(own), device=scores.device).repeat_interleave(own.offsets.diff())
+        mine = scores[owners, network.clusters.long()[own.ids], None]
+        ascending = scores.sort(dim=1).values[owners]
+        ranks.append(scores.shape[1] - torch.searchsorted(ascending, mine, right=True)[:, 0])
+    return torch.cat(ranks).cpu().numpy()
+
+
+def padded_bags(ids: Tensor) -> Bags:
+    """Return lists of labels [B, W], of which -1 are none, as bags."""
+    there = ids >= 0
+    ends = F.pad(there.sum(dim=1).cumsum(0), (1, 0))
+    return Bags(ids[there], torch.ones(int(ends[-1]), device=ids.device), ends)
+
+
+build = Decaf
+
+
+def restored(sizes: Mapping[str, int], settings: DecafSettings, serve: State, train: State) -> Decaf:
+    """Return a model with saved weights, which are taken as they are: mapped, not copied."""
+    beams = serve["beams"].tolist()
+    model = Decaf(0, 0, replace(settings, learners=len(beams)), torch.Generator())
+    model.settings, model.features = settings, sizes["features"]
+    state = {**serve, **train}
+    for number, network in enumerate(model.each()):
+        network.beam = beams[number]
+        state.setdefault(f"networks.{number}.tokens.rows", state["networks.0.tokens.rows"])  # of DECAF-lite
+        for table in ("tokens", "refinement"):
+            rows = state[f"networks.{number}.{table}.rows"]
+            getattr(network, table).rows = nn.Parameter(rows, requires_grad=False)
+        for name in ("vectors", "heads", "clusters"):
+            setattr(network, name, state[f"networks.{number}.{name}"])
+    model.counts = state["counts"]
+    model.load_state_dict({name: state[name] for name in model.state_dict()}, assign=True)
+    parts = (train[f"Z.{name}"].numpy() for name in ("data", "indices", "indptr"))
+    model.Z = csr_array(tuple(parts), shape=(sizes["labels"], sizes["features"]))
+    return model.eval()
