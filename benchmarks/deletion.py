@@ -9,6 +9,7 @@ weights. Beside `explain` stand leave-one-out (what the score loses without a si
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import time
@@ -21,6 +22,7 @@ import orjson
 from benchmarks.record import record
 from zipfel import Tagger, read
 from zipfel.explain import Reason
+from zipfel.tagger import settings_of
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 DRAWS = 5  # of random deletion
@@ -46,7 +48,14 @@ def main(model: str, data: str, points: int = 300) -> None:
         draws = [falling(tagger, text, label, [found[i] for i in rng.permutation(len(found))]) for _ in range(DRAWS)]
         curves["random"].append(np.mean(draws, axis=0).tolist())
     means = {f"score_{name}": np.mean(curve, axis=0).round(4).tolist() for name, curve in curves.items()}
-    about = {"model": tagger.model, "preset": tagger.preset, "data": data.rstrip("/").rpartition("/")[2]}
+    preset = dataclasses.asdict(settings_of(tagger.model, tagger.preset))
+    changed = {name: value for name, value in dataclasses.asdict(tagger.settings_).items() if value != preset[name]}
+    about: dict[str, object] = {
+        "model": tagger.model,
+        "preset": tagger.preset,
+        "data": data.rstrip("/").rpartition("/")[2],
+    }
+    about |= {"settings": changed} if changed else {}
     figures = {"points": len(rows), "deleted": [0.0, *SHARES], **means, "explain_ms": 1e3 * float(np.median(seconds))}
     record("deletion", {**about, **figures}, tagger.seed, ("torch",))
 
@@ -86,6 +95,7 @@ def plot(results: str, out: str) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
+    mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "deletion"}
     import matplotlib.pyplot as plt
 
     lines = [orjson.loads(line) for line in Path(results).read_text().splitlines()]
@@ -94,7 +104,7 @@ def plot(results: str, out: str) -> None:
         for name, style in (("explain", "o-"), ("leave_one_out", "s--"), ("random", "^:")):
             shares = [100 * share for share in line["deleted"]]
             panel.plot(shares, line[f"score_{name}"], style, label=name.replace("_", " "), markersize=3)
-        panel.set(title=f"{line['model']}, {line['data']}", xlabel="% of terms deleted", ylim=(0, None))
+        panel.set(title=f"{line['model']}, {line['data']}", xlabel="% of terms deleted", ylim=(0, 1))
         panel.spines[["top", "right"]].set_visible(False)
     panels[0, 0].set_ylabel("mean score of the first tag")
     panels[0, -1].legend(frameon=False)

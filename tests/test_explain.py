@@ -96,6 +96,14 @@ def test_the_parts_of_a_mix_add_up_to_its_log_odds():
     assert 0 < found[0] < found[1]
 
 
+@pytest.mark.parametrize("unit", [True, False])
+def test_terms_that_cancel_out_have_weights_all_the_same(unit):
+    """4 − 4 · 1 is no direction at all; its terms are told as they are, undivided."""
+    row = csr_array(np.array([[0.0, 1.0, 4.0]], dtype=np.float32))
+    found = weights(learner(Cosine(torch.tensor([[0.0, 1.0]]), half_cosine), Sums(unit)), row, 0)
+    np.testing.assert_allclose(found, [4, -4], rtol=1e-5)
+
+
 def test_any_encoder_with_gradients_will_do():
     classifier = Cosine(torch.tensor([[1.0, -1.0]]), half_cosine)
     found = weights(learner(classifier, Bent()), ROW, 0)
@@ -117,13 +125,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mnn": {"dimension": 32, "epochs": 8, "batch": 64, "rate": 0.01},
     "dxml": {"dimension": 32, "hidden": 64, "epochs": 8, "batch": 64, "rate": 0.01, "keep": 0.8},
     "lightdxml": {"dimension": 32, "epochs": 8, "steps": 1, "batch": 64, "rate": 0.02, "shortlist": 20},
+    "decaf": {"dimension": 32, "epochs": 8, "first_epochs": 2, "steps": 1, "batch": 64, "rate": 0.02, "drop": 0.0},
 }
-ARMS = [*MODELS, "glas-margin", "glas-relu", "mnn-labels", "lightdxml-plain"]
+ARMS = [*MODELS, "glas-margin", "glas-relu", "mnn-labels", "lightdxml-plain", "decaf-paper", "decaf-beam"]
 MORE = {
     "margin": {"loss": "margin"},
     "relu": {"nonlinear": True, "layers": 2},
     "labels": {"decoder": "labels"},
     "plain": {"cosine": False},
+    "paper": {"cosine": False, "relu": True},
+    "beam": {"shortlist": "beam", "clusters": 4, "beam": 2},
 }
 
 
@@ -144,9 +155,9 @@ def raw(tagger: Tagger, text: str, label: int, empty: bool = False) -> float:
     learner = tagger.learner_
     judge = judged(learner.classifier, learner.encode(row), label, learner)
     with torch.no_grad():
-        full = learner.encoder.unscaled(bags(row))
+        full = learner.encoder.unscaled(bags(row)).float()
         length = full.norm() / learner.encode(row).norm()
-        nothing = learner.encoder.unscaled(bags(csr_array(row.shape, dtype=np.float32)))
+        nothing = learner.encoder.unscaled(bags(csr_array(row.shape, dtype=np.float32))).float()
         return float(judge((nothing if empty else full) / length)[0])
 
 
@@ -197,6 +208,17 @@ def test_reasons_are_the_known_terms_at_their_places(tagger, data):
 @pytest.mark.parametrize("text", ["", " ", "👍", "zzz qqq"])
 def test_a_text_without_known_words_has_no_reasons(tagger, text):
     assert tagger.explain(text, tagger.classes_[0]) == []
+
+
+def test_of_several_learners_the_mean_is_told(data):
+    settings = {**SETTINGS["decaf"], "learners": 2, "epochs": 2}
+    tagger = Tagger("decaf", settings=settings, device="cpu").fit_dataset(data)
+    row = tagger.features_.transform(documents(data, 1))
+    one, other = (weights(each, row, 3) for each in tagger.learner_.learners)
+    assert not np.allclose(one, other)
+    found = {reason.term: reason.weight for reason in tagger.explain(documents(data, 1)[0], tagger.classes_[3])}
+    wanted = dict(zip((tagger.features_.terms[term] for term in row.indices), (one + other) / 2, strict=True))
+    assert found == pytest.approx(wanted)
 
 
 def test_a_text_is_explained_the_same_twice(tagger, data):

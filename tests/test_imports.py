@@ -32,7 +32,7 @@ HEAVY = {
 FLOORS = [
     {"__main__"},
     {"cli"},
-    {"server"},
+    {"server", "report"},
     {"tagger"},
     {"evaluate", "explain", "persistence"},
     {"models"},

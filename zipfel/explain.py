@@ -17,13 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
 from zipfel.data.batches import bags
 from zipfel.data.text import TextFeatures
-from zipfel.models.base import Cosine, Learner
+from zipfel.models.base import Cosine, Ensemble, Learner
+from zipfel.models.decaf import Likely
 from zipfel.models.mixed import Mixed
 from zipfel.models.neighbours import Vote
 from zipfel.types import Bags, stored
@@ -41,7 +43,7 @@ class Reason(NamedTuple):
     places: list[tuple[int, int]]
 
 
-def reasons(learner: Learner, features: TextFeatures, text: str, label: int) -> list[Reason]:
+def reasons(learner: Learner | Ensemble, features: TextFeatures, text: str, label: int) -> list[Reason]:
     """Return what each known term of a text adds to a label's score, the largest part first."""
     row, places = features.transform([text]), features.places(text)
     found = zip(row.indices.tolist(), weights(learner, row, label).tolist(), strict=True)
@@ -49,18 +51,20 @@ def reasons(learner: Learner, features: TextFeatures, text: str, label: int) -> 
     return sorted(named, key=lambda reason: (-abs(reason.weight), reason.places))
 
 
-def weights(learner: Learner, row: csr_array, label: int) -> NDArray[np.float64]:
-    """Return what each stored feature of a point [1, F] adds to a label's score, [T]."""
+def weights(learner: Learner | Ensemble, row: csr_array, label: int) -> NDArray[np.float64]:
+    """Return what each stored feature of a point [1, F] adds to a label's score, [T]; of several learners, the mean."""
+    if isinstance(learner, Ensemble):
+        return np.asarray(np.mean([weights(each, row, label) for each in learner.learners], axis=0))
     point, query = bags(row).to(learner.device), learner.encode(row)
     unscaled = getattr(learner.encoder, "unscaled", learner.encoder)  # some encoders divide by a length at their end
-    length = unscaled(point).norm() / query.norm().clamp_min(1e-12)
+    length = unscaled(point).float().norm() / query.norm() if query.any() else 1.0
     judge = judged(learner.classifier, query, label, learner)
     nodes = np.stack(np.polynomial.legendre.leggauss(STEPS)) / 2 + [[0.5], [0]]  # of [-1, 1], moved to [0, 1]
     steps, shares = torch.from_numpy(nodes).to(point.weights)
     with torch.enable_grad():
         along = (steps[:, None] * point.weights).flatten().requires_grad_()  # [STEPS · T]
         ends = torch.arange(STEPS + 1, device=learner.device) * len(point.ids)
-        vectors = unscaled(Bags(point.ids.repeat(STEPS), along, ends)) / length.clamp_min(1e-12)  # [STEPS, D]
+        vectors = unscaled(Bags(point.ids.repeat(STEPS), along, ends)).float() / length  # [STEPS, D]
         (slopes,) = torch.autograd.grad((judge(vectors) * shares).sum(), along)
     return np.asarray((slopes.view(STEPS, -1).sum(dim=0) * point.weights).double().cpu())
 
@@ -86,6 +90,21 @@ def _(classifier: Mixed, query: Tensor, label: int, learner: Learner) -> Judge:
         opinion = torch.sigmoid((classifier.scale * (vectors @ W) + classifier.offset).double())
         nearness = torch.sigmoid((vectors @ place / length).double())
         return torch.logit(beta * opinion + (1 - beta) * nearness).float()
+
+    return judge
+
+
+@judged.register
+def _(classifier: Likely, query: Tensor, label: int, learner: Learner) -> Judge:
+    """Score by the log-odds of the label, with a beam of the label and its cluster together."""
+    w, beam = classifier.vectors[label], classifier.beam
+    if beam is None:
+        return lambda vectors: vectors @ w + classifier.offset
+    h = beam.heads[beam.clusters[label]]
+
+    def judge(vectors: Tensor) -> Tensor:
+        both = F.logsigmoid((vectors @ w + classifier.offset).double()) + F.logsigmoid((vectors @ h).double())
+        return (both - torch.log1p(-both.exp())).float()
 
     return judge
 

@@ -112,7 +112,7 @@ def evaluate(
         raise ConfigError(f"part must be one of {', '.join(dataset.parts)}; found {part!r}")
     start = time.perf_counter()
     if model is not None:
-        tagger = _tagger_of(model, dataset)
+        tagger = tagger_of(model, dataset)
         ranking = tagger.rank(_inputs(tagger, dataset.parts[part]), ks[-1], dataset.parts[part].filtered)
     else:
         assert predictions is not None
@@ -137,7 +137,7 @@ def _model_of(paths: list[Path], predictions: Path | None) -> Path | None:
     return paths[0] if len(paths) == 2 else None
 
 
-def _tagger_of(model: Path, dataset: Dataset) -> Tagger:
+def tagger_of(model: Path, dataset: Dataset) -> Tagger:
     """Return a saved model, whose labels must be the data set's."""
     from zipfel.tagger import Tagger
 
