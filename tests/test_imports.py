@@ -37,7 +37,7 @@ FLOORS = [
     {"evaluate", "explain", "persistence"},
     {"models"},
     {"training", "negatives"},
-    {"nn", "index", "labelspace", "data", "metrics"},
+    {"nn", "index", "labelspace", "data", "metrics", "calibration"},
     {"types", "errors", "config"},
 ]
 FLOOR_OF = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}

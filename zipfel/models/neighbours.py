@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from zipfel import metrics
 from zipfel.config import setting
 from zipfel.data.batches import bags
-from zipfel.data.dataset import Part
+from zipfel.data.dataset import Part, fingerprints
 from zipfel.errors import ConfigError
 from zipfel.index import Index, Kind, build_index, load_index
 from zipfel.index.exact import SLACK, ExactIndex, largest
@@ -28,6 +28,7 @@ from zipfel.models.base import (
     UNLISTED,
     Learner,
     Lesson,
+    Unseen,
     filled,
     labelled,
     likelihoods,
@@ -35,6 +36,7 @@ from zipfel.models.base import (
     ranking_of,
     row_products,
     share_right,
+    unseen,
 )
 from zipfel.nn.encoders import Table
 from zipfel.training.run import Run, State
@@ -113,6 +115,14 @@ class Memory:
         """Return the memory that the two states were taken from."""
         Y, X = _matrix("points.Y", serve, labels), _matrix("points.X", train, features)
         return cls(serve["points.vectors"], Y, X)
+
+
+def not_among(part: Part, older: Memory | None) -> Part:
+    """Return the points of a part that are not remembered yet."""
+    if older is None:
+        return part
+    known = fingerprints(Part(older.Y, X=older.X))
+    return part.take(np.flatnonzero(~np.isin(fingerprints(Part(part.Y, X=part.X)), known)))
 
 
 def widened(Y: csr_array, labels: int) -> csr_array:
@@ -244,6 +254,7 @@ class NeighbourModel(nn.Module):
         self.label_names: Sequence[str] | None = None  # for files that name labels
         self.memory: Memory | None = None
         self.index: Index | None = None
+        self.unseen: Unseen | None = None  # validation, as it was ranked before it was learned from
         self.voters = settings.neighbours or 20
         self.sharpness = 4.0 if settings.sharpness is None else settings.sharpness
 
@@ -269,6 +280,8 @@ class NeighbourModel(nn.Module):
             self.voters, self.sharpness = chosen_vote(self.learner(), self.settings, validation)
         if validation is not None:
             outcome = replace(outcome, best=share_right(self.learner(), validation))
+            seen = whole is None and lesson.whole is not None  # with a vote that is set, all points were learned from
+            self.unseen = None if seen else unseen(self.learner(), not_among(validation, older))
         if whole is None or validation is None or outcome.interrupted:
             return outcome
         first = {name: value.clone() for name, value in self.state_dict().items()}, self.memory, self.index
