@@ -19,7 +19,7 @@ from benchmarks.record import record
 from benchmarks.serving import Running, serving
 from zipfel import read
 
-REQUESTS, RATE, CONNECTIONS, WARM, TEXTS = 100_000, 500, 32, 500, 3000
+REQUESTS, RATE, CONNECTIONS, WARM, TEXTS = 100_000, 500, 32, 3000, 3000
 
 
 def main(model: str, data: str, requests: int = REQUESTS, rate: int = RATE) -> None:

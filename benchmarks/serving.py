@@ -26,9 +26,9 @@ class Running:
     seconds: float  # from the start of the process until it listened
 
     def memory(self) -> int:
-        """Return the process's resident memory, in MB."""
+        """Return the memory that is the process's own, in MB: without what is mapped out of files."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) // 1000 for line in lines if line.startswith("VmRSS"))
+        return next(int(line.split()[1]) // 1000 for line in lines if line.startswith("RssAnon"))
 
     def worked(self) -> float:
         """Return the seconds that the process has spent on a processor."""

