@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from zipfel import calibration, config, metrics, persistence
 from zipfel.data.dataset import Dataset, Part, Texts
+from zipfel.data.label_notes import LabelNotes
 from zipfel.data.splits import split_rows
 from zipfel.data.text import TextFeatures, TextSettings
 from zipfel.errors import ConfigError, DataError, did_you_mean
@@ -26,6 +29,8 @@ from zipfel.training.trainer import Outcome
 from zipfel.types import Ranking
 
 MODELS = {name: f"zipfel.models.{name}" for name in ("glas", "mnn", "dxml", "lightdxml", "decaf")}
+
+CHUNK = 1 << 16  # vectors of labels that are compared at a time
 
 
 class Tag(NamedTuple):
@@ -73,6 +78,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     model_: Any
     classes_: list[str]
     removed_: list[int]  # ids of labels that are never predicted again
+    label_notes_ = LabelNotes()  # none until it is fitted
     calibration_: calibration.Calibration | None = None  # none where there were too few points to learn it from
 
     def __init__(
@@ -97,7 +103,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def fit_dataset(self, dataset: Dataset, run: Run | None = None) -> Tagger:
         """Learn from a data set; its stages are kept in the folder of `run`, where it has one."""
-        device = chosen_device(self.device)
+        device, given = chosen_device(self.device), dataset
         _check_method(self.calibration)
         if not dataset.train.Y.nnz:
             raise DataError("no point has a label, so there is nothing to learn")
@@ -106,6 +112,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         else:
             self._start(dataset)
             dataset = self._featured(dataset)
+        self.label_notes_ = self.label_notes_.grown(self._unique_names(), given)
         self.model_.to(device)
         lesson = self._lesson(dataset)
         self.outcome_ = self.model_.fit(lesson, run or Run(seed=self.seed))
@@ -137,10 +144,11 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             return self.fit(X, y)
         if not getattr(self.model_, "remembers", False):
             raise ConfigError(f"{self.model} cannot take points without learning; fit with warm_start=True instead")
-        dataset = dataset_of(X, y)
-        if not dataset.train.Y.nnz:
+        given = dataset_of(X, y)
+        if not given.train.Y.nnz:
             raise DataError("no point has a label, so there is nothing to remember")
-        dataset = self._continued(self._featured(dataset))
+        dataset = self._continued(self._featured(given))
+        self.label_notes_ = self.label_notes_.grown(self._unique_names(), given)
         self.drift_ = self.model_.add_points(dataset.train)
         self.learner_ = self.model_.learner()
         return self
@@ -159,6 +167,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"there is a label {known!r} already")
         self.model_.add_label_texts(self.features_.transform([str(text) for text in label_texts.values()]))
         self.classes_ = [*self.classes_, *map(str, label_texts)]
+        self.label_notes_ = self.label_notes_.added(len(self.classes_), list(map(str, label_texts.values())))
         self.learner_ = self.model_.learner()
         return self
 
@@ -204,6 +213,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             texts = self._with_label_texts(dataset).label_texts
             self.features_ = TextFeatures.fit(dataset.train.texts, texts, text)
         self.classes_, self.removed_ = list(dataset.label_names or map(str, range(dataset.sizes.labels))), []
+        self.label_notes_ = LabelNotes(counts=[])
         inputs = len(self.features_.terms) if self.features_ is not None else dataset.sizes.features
         self.model_ = self._built(inputs, len(self.classes_))
 
@@ -311,6 +321,36 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             for row in zip(ranking.ids.tolist(), ranking.scores.tolist(), strict=True)
         ]
 
+    def predict_texts(self, X: Any, label_texts: Mapping[str, str]) -> list[list[Tag]]:
+        """Score labels that the model has not learned, by their texts alone; not in order.
+
+        A label of which no word is known scores 0.
+        """
+        self._check_fitted()
+        if self.features_ is None:
+            raise ConfigError("a model that was fitted on a matrix cannot score a label by its text")
+        Z = self.features_.transform(list(label_texts.values()))
+        scores = self.model_.text_scores(self.learner_.first.encode(self._rows(X)), Z).cpu().numpy()
+        scores[:, np.diff(Z.indptr) == 0] = 0
+        return [[Tag(*pair) for pair in zip(label_texts, row, strict=True)] for row in scores.tolist()]
+
+    def nearest_labels(self, label: str, k: int = 5) -> list[Tag]:
+        """Return the k labels whose vectors are nearest to that of a label, by cosine, nearest first."""
+        self._check_fitted()
+        places = self.live_labels()
+        if label not in places:
+            raise ConfigError(f"the model has no label {label!r}")
+        if getattr(self.model_, "remembers", False):
+            raise ConfigError(f"{self.model} has vectors of points, not of labels")
+        vectors = self.learner_.first.classifier.vectors
+        own = F.normalize(vectors[places[label]], dim=0)
+        chunks = torch.split(vectors, CHUNK)
+        cosines = torch.cat([chunk @ own / chunk.norm(dim=1).clamp_min(1e-12) for chunk in chunks])
+        cosines[[places[label], *self.removed_]] = -torch.inf
+        best = cosines.cpu().sort(descending=True, stable=True)
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return [Tag(self.classes_[other], score) for other, score in islice(pairs, min(k, len(places) - 1))]
+
     def calibrated(self, ranking: Ranking, threshold: float | Sequence[float] | None = None) -> Ranking:
         """Return what `rank` gave with probabilities for scores, less the labels below a threshold."""
         if self.calibration_ is not None:
@@ -356,7 +396,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         """Write the model into a new folder; `replace` allows that an older model is there."""
         self._check_fitted()
         serve, train = self.model_.saved()
-        documents: dict[str, Any] = {"labels": self.classes_}
+        documents: dict[str, Any] = {"labels": self.classes_, "label_notes": dataclasses.asdict(self.label_notes_)}
         if self.removed_:
             documents["removed"] = self.removed_
         if self.features_ is not None:
@@ -380,6 +420,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         tagger = cls(**{**about["tagger"], "device": device})
         tagger.settings_ = settings_of(tagger.model, tagger.preset, about["settings"])
         tagger.classes_, tagger.removed_ = saved.documents["labels"], saved.documents.get("removed", [])
+        tagger.label_notes_ = LabelNotes(**saved.documents.get("label_notes", {}))
         vocabulary = saved.documents.get("vocabulary")
         tagger.features_ = None if vocabulary is None else TextFeatures.of_json(vocabulary, path)
         learned = saved.documents.get("calibration")  # none in older models

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from zipfel.config import setting
@@ -23,7 +24,7 @@ from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index.exact import ExactIndex
 from zipfel.labelspace.graph import Mean, adjacency, cooccurrence
-from zipfel.models.base import Cosine, Learner, Lesson, half_cosine, labelled, share_right
+from zipfel.models.base import Cosine, Learner, Lesson, all_products, half_cosine, labelled, share_right
 from zipfel.negatives import hardest, holds, sampled_positives
 from zipfel.nn import losses, regularizers
 from zipfel.nn.classifiers import OneVsAll
@@ -203,6 +204,11 @@ class Glas(nn.Module):
         """Return what `score` squeezes into [0, 1]: a straight line of the cosines."""
         scale, offset = self.classifier.line()
         return cosines if self.settings.loss == "margin" else scale * cosines + offset
+
+    @torch.no_grad()
+    def text_scores(self, queries: Tensor, Z: csr_array) -> Tensor:
+        """Return the scores of labels that are known by their texts [n, features] only, [B, n]: φ(z) stands for v."""
+        return self.score(all_products(queries, self.embedding(bags(Z).to(queries.device))))
 
     # --- Saving, and labels that come later --------------------------------------------------------------------------
 

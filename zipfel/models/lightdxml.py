@@ -28,6 +28,7 @@ from zipfel.models.base import (
     BATCH,
     Learner,
     Lesson,
+    all_products,
     labelled,
     share_right,
     with_label_points,
@@ -307,6 +308,19 @@ class LightDxml(nn.Module):
         mixed = Mixed(self.places, self.classifier.composed(), scale, offset, self.counts, self.beta,
                       self.settings.width(len(self.places)))  # fmt: skip
         return Learner(self.encoder, self.index, mixed, self.device())
+
+    @torch.no_grad()
+    def text_scores(self, queries: Tensor, Z: csr_array) -> Tensor:
+        """Return the scores of labels that are known by their texts [n, features] only, [B, n].
+
+        A text counts as the label's only point: its vector stands for w, and Z_l maps it to ŷ.
+        """
+        own, (scale, offset) = self.encoded(Z), self.classifier.line()
+        classifier = torch.sigmoid((scale * all_products(queries, own) + offset).double())
+        placed = F.normalize(self.label_encoder(own), dim=1)
+        shortlist = torch.sigmoid(all_products(F.normalize(queries, dim=1), placed).double())
+        scores = (self.beta * classifier + (1 - self.beta) * shortlist).float()
+        return scores * (queries.abs().amax(dim=1, keepdim=True) > 0)
 
     def shortlist_recall(self, part: Part) -> float:
         """Return the share of a part's labels that are on the shortlists of their points."""
