@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 DEMO := .demo
 
-.PHONY: demo test format clean
+.PHONY: demo test test-page browser format clean
 
 demo: .venv/demo-installed  ## get ICD-10-CM, train a model on it, judge it, tag a few phrases
 	rm -rf $(DEMO)
@@ -14,6 +14,16 @@ test: .venv/test-installed  ## lint, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+test-page: .venv/page-installed browser  ## the page that `zipfel serve` shows, in a real browser
+	$(BIN)/pytest tests/page
+
+browser:
+	@command -v chromium >/dev/null || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+			|| { echo "make test-page needs chromium: install the package of that name (Debian: apt-get install chromium)" >&2; exit 1; }; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium >/dev/null; }
+	@chromium --version 2>/dev/null
 
 format: .venv/test-installed
 	$(BIN)/ruff check --fix .
@@ -32,4 +42,8 @@ clean:
 
 .venv/test-installed: pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[all,bench,dev]'
+	touch $@
+
+.venv/page-installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[serve,dev,page]'
 	touch $@

@@ -60,6 +60,7 @@ def test_what_is_saved_comes_back(tmp_path):
 def test_the_folder_is_as_the_design_has_it(folder):
     assert set(files(folder)) == {
         "model.json",
+        "serve/label_notes.json",
         "serve/labels.json",
         "serve/vocabulary.json",
         "serve/weights.safetensors",
@@ -72,7 +73,7 @@ def test_the_folder_is_as_the_design_has_it(folder):
     assert about["sizes"] == {"features": 7, "labels": 3}
     assert about["training"]["epochs"] == 3
     assert set(about["files"]) == set(files(folder)) - {"model.json"}
-    assert persistence.verify(folder) == 4
+    assert persistence.verify(folder) == 5
 
 
 def test_no_pickle_anywhere(folder):
@@ -121,7 +122,7 @@ def test_an_edited_tensor_is_found_by_verify(folder):
     with pytest.raises(DataError, match=r"weights\.safetensors: was changed"):
         persistence.verify(folder)
     path.write_bytes(before)
-    assert persistence.verify(folder) == 4
+    assert persistence.verify(folder) == 5
     save_file({**tensors, "classifier.labels.rows": tensors["classifier.labels.rows"][:1].clone()}, path)
     with pytest.raises(DataError, match="bytes; it was written with"):
         Tagger.load(folder)
@@ -135,7 +136,7 @@ def test_an_edited_model_json_is_told(folder):
             with pytest.raises(DataError, match=r"model\.json: was changed"):
                 read(folder)
     edit(folder / "model.json", **about)  # the layout may change
-    assert persistence.verify(folder) == 4
+    assert persistence.verify(folder) == 5
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"format": 1}', b"\xff"])
@@ -173,7 +174,7 @@ def test_a_target_that_exists_stays_as_it_is(tagger, tmp_path):
     assert files(tmp_path) == {"full/a.txt": b"mine", "file": b"mine"}
     (tmp_path / "empty").mkdir()
     tagger.save(tmp_path / "empty")
-    assert persistence.verify(tmp_path / "empty") == 4
+    assert persistence.verify(tmp_path / "empty") == 5
     with pytest.raises(DataError, match="exists already"):
         tagger.save(tmp_path / "empty")
 
@@ -188,7 +189,7 @@ def test_an_older_model_is_replaced_where_that_is_asked_for(tagger, folder, monk
     monkeypatch.setattr(tagger, "classes_", ["a", "b", "c"])
     tagger.save(folder, replace=True)
     assert Tagger.load(folder).classes_ == ["a", "b", "c"]
-    assert persistence.verify(folder) == 4
+    assert persistence.verify(folder) == 5
     assert {path.name for path in folder.parent.iterdir()} == {"model"}
 
 

@@ -6,14 +6,15 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 from torch import Tensor, nn
 
+from zipfel.calibration import DEPTH, MOST_POINTS
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part, Propensity
 from zipfel.index import Index, recall
@@ -70,6 +71,11 @@ class Learner:
     classifier: Classifier
     device: torch.device
 
+    @property
+    def first(self) -> Learner:
+        """Itself: the first of as many learners as there are."""
+        return self
+
     def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
         """Rank labels for the points of X, [points, k]; filtered pairs are left out."""
         keep_freed_memory()
@@ -106,6 +112,11 @@ class Ensemble:
 
     learners: Sequence[Learner]
 
+    @property
+    def first(self) -> Learner:
+        """The learner that tells of labels what an average cannot: which are near, and which words speak for them."""
+        return self.learners[0]
+
     def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
         """Rank labels for the points of X, [points, k]; filtered pairs are left out."""
         return averaged([learner.rank(X, k + OTHERS, filtered) for learner in self.learners], k)
@@ -134,10 +145,39 @@ def most_filtered(filtered: csr_array | None) -> int:
     return 0 if filtered is None else int(np.diff(filtered.indptr).max(initial=0))
 
 
+class Unseen(NamedTuple):
+    """Points that a model ranked before it learned from them, if it ever did, and their labels."""
+
+    ranking: Ranking
+    Y: csr_array
+
+
+def unseen(learner: Learner, validation: Part) -> Unseen:
+    """Rank (some of) validation, deep enough to learn from it what scores are worth."""
+    if len(validation) > MOST_POINTS:
+        validation = validation.take(np.linspace(0, len(validation) - 1, MOST_POINTS).astype(np.int64))
+    depth = min(DEPTH, validation.Y.shape[1])
+    return Unseen(learner.rank(validation.X, depth, validation.filtered), validation.Y)
+
+
 def labelled(part: Part) -> Part:
     """Return the points that have labels: the others have nothing to tell."""
     rows = np.flatnonzero(np.diff(part.Y.indptr))
     return part if len(rows) == len(part) else part.take(rows)
+
+
+def with_label_points(part: Part, Z: csr_array | None) -> Part:
+    """Return the points, and behind them the texts of labels [L, V], each as a point that has this label."""
+    if Z is None or not Z.nnz:
+        return part
+    told = np.flatnonzero(np.diff(Z.indptr))
+    own = csr_array(
+        (np.ones(len(told), dtype=np.float32), told, np.arange(len(told) + 1)), shape=(len(told), Z.shape[0])
+    )
+    filtered = part.filtered
+    if filtered is not None:
+        filtered = csr_array(vstack([filtered, csr_array(own.shape, dtype=filtered.dtype)]))
+    return Part(csr_array(vstack([part.Y, own])), X=csr_array(vstack([part.X, Z[told]])), filtered=filtered)
 
 
 def share_right(learner: Learner, part: Part) -> float:
@@ -153,6 +193,7 @@ class Cosine:
 
     vectors: Tensor
     score: Callable[[Tensor], Tensor]  # of inner products, in [0, 1], keeps their order
+    raw: Callable[[Tensor], Tensor] = torch.clone  # of inner products, what `score` squeezes into [0, 1]
 
     def width(self, k: int) -> int:
         """Return how many labels must be found to rank k."""
@@ -193,6 +234,11 @@ def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:
     wanted = torch.sparse_csr_tensor(pointers, ids.flatten(), torch.zeros(ids.numel()), (len(ids), len(vectors)))
     found: Tensor = torch.sparse.sampled_addmm(wanted, queries, vectors.T, beta=0).values()
     return found.view(ids.shape)
+
+
+def all_products(queries: Tensor, vectors: Tensor) -> Tensor:
+    """Return the inner products of each query with each of a few vectors, [B, n], the same whatever the batch."""
+    return row_products(queries, vectors, torch.arange(len(vectors), device=queries.device).repeat(len(queries), 1))
 
 
 @cache

@@ -33,6 +33,7 @@ from zipfel.models.base import (
     Ensemble,
     Learner,
     Lesson,
+    all_products,
     known,
     labelled,
     listed,
@@ -184,8 +185,17 @@ class Network(nn.Module):
         """Return w_l = σ(α_L) ⊙ ẑ¹_l + σ(β_L) ⊙ ẑ²_l of labels [S] with their texts, [S, D]."""
         text = self.label_texts(texts, drop, generator) if texts is not None else None
         refined = self.refinement.gather(labels) if self.settings.refinement or text is None else None
-        combined: Tensor = self.combination(text, refined)
-        return self.scale * F.normalize(combined, dim=1) if self.settings.cosine else combined
+        return self.scaled(self.combination(text, refined))
+
+    def cold_classifiers(self, texts: Bags) -> Tensor:
+        """Return w of labels of which only texts are known, [S, D]: ẑ¹ = E_L(z), ẑ² = E z."""
+        text = self.label_texts(texts) if self.settings.label_text else None
+        refined = self.tokens(texts) if self.settings.refinement or text is None else None
+        return self.scaled(self.combination(text, refined))
+
+    def scaled(self, W: Tensor) -> Tensor:
+        """Return classifiers [S, D] that a product with x̂ turns into scores."""
+        return self.scale * F.normalize(W, dim=1) if self.settings.cosine else W
 
     # --- Prediction --------------------------------------------------------------------------------------------------
 
@@ -219,11 +229,15 @@ class Ready(nn.Module):
             self.residual = (torch.sigmoid(block.beta)[:, None] * block.eval().spectral()).double().T.contiguous()
 
     def forward(self, points: Bags) -> Tensor:
-        """Return x̂ = ReLU(σ(α) ⊙ r̂ + σ(β) ⊙ (R · ReLU(r̂))), [B, D]."""
+        """Return x̂, [B, D]; with `cosine`, of length 1."""
+        found = self.unscaled(points)
+        return (F.normalize(found, dim=1) if self.settings.cosine else found).float()
+
+    def unscaled(self, points: Bags) -> Tensor:
+        """Return ReLU(σ(α) ⊙ r̂ + σ(β) ⊙ (R · ReLU(r̂))), [B, D]."""
         sums = self.tokens(points).double()
         found = torch.addmm(self.own * sums, F.relu(sums), self.residual) if self.settings.residual else sums
-        found = F.relu(found) if self.settings.relu else found
-        return (F.normalize(found, dim=1) if self.settings.cosine else found).float()
+        return F.relu(found) if self.settings.relu else found
 
 
 @dataclass(frozen=True)
@@ -533,6 +547,14 @@ class Decaf(nn.Module):
         learners = [network.learner(self.counts) for network in self.each()]
         return learners[0] if len(learners) == 1 else Ensemble(learners)
 
+    @torch.no_grad()
+    def text_scores(self, queries: Tensor, Z: csr_array) -> Tensor:
+        """Return the scores that the first learner gives labels of which only texts [n, V] are known, [B, n]."""
+        network = self.each()[0].eval()
+        W = network.cold_classifiers(bags(Z).to(queries.device))
+        scores = torch.sigmoid((all_products(queries, W) + network.offset).double())
+        return scores.float() * (queries.abs().amax(dim=1, keepdim=True) > 0)
+
     # --- Labels that come later, and saving --------------------------------------------------------------------------
 
     def each(self) -> list[Network]:
@@ -562,7 +584,7 @@ class Decaf(nn.Module):
         for network in self.each():
             network.eval()
             network.refinement.rows[added] = network.tokens(texts)
-            network.vectors[added] = network.classifiers(added, texts if self.settings.label_text else None)
+            network.vectors[added] = network.cold_classifiers(texts)
             if len(network.heads):
                 near = F.normalize(network.vectors[added], dim=1) @ F.normalize(network.heads, dim=1).T
                 network.clusters[added] = near.argmax(dim=1).to(network.clusters)
@@ -601,7 +623,7 @@ def batches(points: int) -> list[NDArray[np.int64]]:
 
 def clustered_labels(Y: csr_array, clusters: NDArray[np.integer], count: int) -> csr_array:
     """Return which clusters hold a label of each point, [N, K]."""
-    ends = Y.indptr.copy()  # sum_duplicates writes into it
+    ends = Y.indptr.copy()  # what follows writes into them
     found = csr_array((np.ones(Y.nnz, dtype=np.float32), clusters[Y.indices], ends), shape=(Y.shape[0], count))
     found.sum_duplicates()
     found.data[:] = 1

@@ -28,8 +28,10 @@ from zipfel.models.base import (
     BATCH,
     Learner,
     Lesson,
+    all_products,
     labelled,
     share_right,
+    with_label_points,
 )
 from zipfel.models.mixed import Mixed, chosen_beta, curve
 from zipfel.models.tokens import start_tokens
@@ -55,6 +57,9 @@ class LightSettings:
     shortlist: int | None = setting(None, "k, labels in a shortlist; none: 5 % of all, 100 to 700")
     index: Kind | None = setting(
         None, "how labels are searched: exact, hnsw or ivf; none: exact up to 50,000, else hnsw"
+    )
+    label_points: bool = setting(
+        True, "texts of labels, where there are any, are learned from as points with that label"
     )
     keep: float = setting(0.9, "share of features that a step keeps")
     dropout: float = setting(0.0, "share of the numbers of a point's vector that a step drops")
@@ -96,8 +101,8 @@ class LightSettings:
 
 PRESETS: dict[str, LightSettings] = {
     "paper": LightSettings(  # Table V for EURLex-4K; D, batch and the label encoder's rate are not in the paper
-        dimension=300, tokens="fasttext", relu=True, cosine=False, shortlist=500, index="hnsw", keep=1.0, dropout=0.5,
-        epochs=16, steps=1, cycle=8, label_epochs=8, rate=0.006, beta=0.75,
+        dimension=300, tokens="fasttext", relu=True, cosine=False, shortlist=500, index="hnsw",
+        keep=1.0, dropout=0.5, epochs=16, steps=1, cycle=8, label_epochs=8, rate=0.006, beta=0.75,
     ),
     "default": LightSettings(),
     "fast": LightSettings(epochs=2, steps=200, rate=0.004),
@@ -116,11 +121,16 @@ class Features(nn.Module):
         """Return x̂, [B, D]; with a generator, some features and some numbers are dropped."""
         if generator is not None:
             points = keep_features(points, self.keep, generator)
-        found: Tensor = self.tokens(points)
+        found = self.unscaled(points)
         if generator is not None and self.dropout:
             kept = torch.rand(found.shape, generator=generator) >= self.dropout
             found = found * kept.to(found.device) / (1 - self.dropout)
         return F.normalize(found, dim=1) if self.unit else found
+
+    def unscaled(self, points: Bags) -> Tensor:
+        """Return the weighted sums of token vectors, [B, D]."""
+        found: Tensor = self.tokens(points)
+        return found
 
 
 class LabelEncoder(nn.Module):
@@ -185,11 +195,14 @@ class LightDxml(nn.Module):
 
     def learn(self, lesson: Lesson, run: Run) -> Outcome:
         """Go through the cycles; the epoch that is best by P@1 on validation stays, or else the last."""
-        part, validation, settings = labelled(lesson.train), lesson.validation or None, self.settings
+        validation, settings = lesson.validation or None, self.settings
+        part = labelled(lesson.train)
         batch = max(1, min(settings.batch, len(part) // 10))
         epochs = max(settings.epochs, math.ceil(settings.steps * batch / len(part)))
         cycle = settings.cycle or max(1, epochs // 4)
         self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.places))).to(self.counts)
+        if settings.label_points:
+            part = with_label_points(part, lesson.Z)
         near: Tensor | None = None
 
         def turn(done: int, resumed: bool) -> None:
@@ -295,6 +308,19 @@ class LightDxml(nn.Module):
         mixed = Mixed(self.places, self.classifier.composed(), scale, offset, self.counts, self.beta,
                       self.settings.width(len(self.places)))  # fmt: skip
         return Learner(self.encoder, self.index, mixed, self.device())
+
+    @torch.no_grad()
+    def text_scores(self, queries: Tensor, Z: csr_array) -> Tensor:
+        """Return the scores of labels that are known by their texts [n, features] only, [B, n].
+
+        A text counts as the label's only point: its vector stands for w, and Z_l maps it to ŷ.
+        """
+        own, (scale, offset) = self.encoded(Z), self.classifier.line()
+        classifier = torch.sigmoid((scale * all_products(queries, own) + offset).double())
+        placed = F.normalize(self.label_encoder(own), dim=1)
+        shortlist = torch.sigmoid(all_products(F.normalize(queries, dim=1), placed).double())
+        scores = (self.beta * classifier + (1 - self.beta) * shortlist).float()
+        return scores * (queries.abs().amax(dim=1, keepdim=True) > 0)
 
     def shortlist_recall(self, part: Part) -> float:
         """Return the share of a part's labels that are on the shortlists of their points."""

@@ -1,0 +1,123 @@
+"""What the service stands: `python -m benchmarks.serve_load MODEL DATA [REQUESTS] [RATE]`, one JSON line.
+
+Test texts at a steady rate over some connections, whatever the server does: latency counts from the moment a request
+was due, so that a server that stalls cannot hide it. The load comes out of this process, the server is another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import deque
+
+import numpy as np
+import orjson
+import uvloop
+
+from benchmarks.record import record
+from benchmarks.serving import Running, serving
+from zipfel import read
+
+REQUESTS, RATE, CONNECTIONS, WARM, TEXTS = 100_000, 500, 32, 3000, 3000
+
+
+def main(model: str, data: str, requests: int = REQUESTS, rate: int = RATE) -> None:
+    test = read(data).test
+    if test is None or test.texts is None:
+        raise SystemExit(f"{data} must have a test part of texts")
+    texts = [" ".join(row) for row in zip(*test.texts.values(), strict=True)][:TEXTS]
+    bodies = [_request(text) for text in texts]
+    with serving(model) as server:
+        first = asyncio.run(_load(server, bodies, 1, 1000))
+        answered = server.seconds + first.latencies[0]
+        uvloop.run(_load(server, bodies, WARM, rate))
+        before, worked = server.memory(), server.worked()
+        found = uvloop.run(_load(server, bodies, requests, rate))
+        after, worked = server.memory(), server.worked() - worked
+    p50, p99 = (round(float(value), 2) for value in np.percentile(1e3 * np.array(found.latencies), (50, 99)))
+    figures = {
+        "data": data.rstrip("/").rpartition("/")[2], "requests": requests, "wanted_per_s": rate,
+        "answered_per_s": round(len(found.latencies) / found.seconds, 1), "failed": found.failed,
+        "p50_ms": p50, "p99_ms": p99, "max_ms": round(1e3 * max(found.latencies), 1),
+        "server_cpu_ms": round(1e3 * worked / requests, 3),
+        "connections": CONNECTIONS, "characters_a_text": round(float(np.mean([*map(len, texts)]))),
+        "start_to_answer_s": round(answered, 2), "memory_start_mb": before, "memory_end_mb": after,
+    }  # fmt: skip
+    record("serve_load", figures, 0, ("torch", "fastapi", "uvicorn", "uvloop", "httptools"))
+
+
+def _request(text: str) -> bytes:
+    body = orjson.dumps({"texts": [text], "k": 5})
+    return b"POST /tag HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+class Load:
+    """Requests that are due, and what became of them."""
+
+    def __init__(self, bodies: list[bytes], requests: int) -> None:
+        self.bodies, self.requests = bodies, requests
+        self.due: deque[tuple[float, bytes]] = deque()
+        self.idle: list[Client] = []
+        self.latencies: list[float] = []
+        self.failed, self.seconds = 0, 0.0
+        self.done = asyncio.Event()
+
+    def send(self) -> None:
+        """Give what is due to clients that are idle."""
+        while self.due and self.idle:
+            self.idle.pop().ask(*self.due.popleft())
+
+    def answered(self, client: Client, status: bytes, latency: float) -> None:
+        """Note an answer."""
+        self.latencies.append(latency)
+        self.failed += status != b"200"
+        self.idle.append(client)
+        self.send()
+        if len(self.latencies) == self.requests:
+            self.done.set()
+
+
+class Client(asyncio.Protocol):
+    """One connection, one request at a time."""
+
+    def __init__(self, load: Load) -> None:
+        self.load, self.came, self.since = load, b"", 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Be ready."""
+        self.transport = transport
+        self.load.idle.append(self)
+
+    def ask(self, since: float, body: bytes) -> None:
+        """Send a request that was due at a time."""
+        self.since, self.came = since, b""
+        self.transport.write(body)
+
+    def data_received(self, data: bytes) -> None:
+        """Take an answer."""
+        self.came += data
+        head, blank, body = self.came.partition(b"\r\n\r\n")
+        if blank and len(body) == int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]):
+            self.load.answered(self, head[9:12], time.perf_counter() - self.since)
+
+
+async def _load(server: Running, bodies: list[bytes], requests: int, rate: int) -> Load:
+    load, loop = Load(bodies, requests), asyncio.get_running_loop()
+    made = [await loop.create_connection(lambda: Client(load), "127.0.0.1", server.port) for _ in range(CONNECTIONS)]
+    start = time.perf_counter()
+    for number in range(requests):
+        due = start + number / rate
+        if (early := due - time.perf_counter()) > 0:
+            await asyncio.sleep(early)
+        load.due.append((due, bodies[number % len(bodies)]))
+        load.send()
+    await asyncio.wait_for(load.done.wait(), 60)
+    load.seconds = time.perf_counter() - start
+    for transport, _ in made:
+        transport.close()
+    return load
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:5]))

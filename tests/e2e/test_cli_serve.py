@@ -1,0 +1,327 @@
+"""`zipfel serve` as a process of its own: signals, swaps, limits and hostile senders."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+
+from benchmarks.serve_hostile import hostile, large
+from zipfel.tagger import Tagger
+
+WAIT = 60.0  # seconds: a busy machine is no reason to fail
+TEXTS = ["the printer is out of paper", "paper jam in the printer", "no wifi here", "the wifi is slow today"] * 5
+TAGS = [["printer"], ["printer"], ["network"], ["network", "slow"]] * 5
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for name, model, seed in (("first", "glas", 0), ("second", "glas", 1), ("light", "lightdxml", 0)):
+        tagger = Tagger(model, settings={"dimension": 16, "epochs": 2, "steps": 1}, text={"min_count": 1}, seed=seed)
+        tagger.fit(TEXTS, TAGS, label_texts={"printer": "printers"}).save(folder / name)
+    return folder
+
+
+class Server:
+    """A running server, and what it has logged."""
+
+    def __init__(self, log: Path, *words: object, **environment: str) -> None:
+        self.log = log
+        command = [sys.executable, "-m", "zipfel", "serve", *map(str, words), "--port", "0"]
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(command, stderr=out, env={**os.environ, **environment})
+        self.port = self.event("serving")["port"]
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.endswith("}")]
+
+    def event(self, name: str, count: int = 1) -> dict[str, Any]:
+        """Wait until an event has been logged so often, and return the last."""
+        end = time.monotonic() + WAIT
+        while time.monotonic() < end and self.process.poll() is None:
+            found = [event for event in self.events() if event["event"] == name]
+            if len(found) >= count:
+                return found[-1]
+            time.sleep(0.02)
+        raise AssertionError(f"no {name}: {self.log.read_text()}")
+
+    def ask(self, method: str, path: str, body: bytes | str | None = None, **headers: str) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT)
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            content = answer.read()
+        finally:
+            connection.close()
+        told = answer.headers.get_content_type() == "application/json"
+        return answer.status, json.loads(content) if told else content.decode()
+
+    def tag(self, text: str) -> tuple[int, Any]:
+        return self.ask("POST", "/tag", json.dumps({"texts": [text], "k": 1}))
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(WAIT)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    servers: list[Server] = []
+
+    def started(*words: object, **environment: str) -> Server:
+        servers.append(Server(tmp_path / f"log{len(servers)}", *words, **environment))
+        return servers[-1]
+
+    yield started
+    for server in servers:
+        server.process.kill()
+        server.process.wait(WAIT)
+
+
+@pytest.fixture(scope="module")
+def one(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that several tests ask, and that is as well at their end as at their beginning."""
+    log = tmp_path_factory.mktemp("one") / "log"
+    server = Server(log, models / "first", f"other={models / 'light'}", "--max-body", 100_000, "--max-length", 10_000)
+    yield server
+    assert server.tag("paper")[0] == 200
+    assert server.stop() == 0
+    assert [event for event in server.events() if event["event"] == "failure"] == []
+
+
+class Load:
+    """Clients that ask on and on, each on a connection that it keeps, and note what they were answered."""
+
+    def __init__(self, server: Server, clients: int = 8) -> None:
+        self.server, self.ended = server, threading.Event()
+        self.answers: list[tuple[int, str]] = []
+        self.lost: list[str] = []
+        self.threads = [threading.Thread(target=self._run) for _ in range(clients)]
+
+    def __enter__(self) -> Load:
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.ended.set()
+        for thread in self.threads:
+            thread.join(WAIT)
+
+    def _run(self) -> None:
+        body = json.dumps({"texts": ["paper and wifi"], "k": 2})
+        while not self.ended.is_set():
+            connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=WAIT)
+            try:
+                connection.connect()
+            except ConnectionRefusedError:  # it listens no more: nothing was accepted
+                return
+            try:
+                self._ask_on(connection, body)
+            except (OSError, http.client.HTTPException) as problem:
+                self.lost.append(repr(problem))
+                return
+            finally:
+                connection.close()
+
+    def _ask_on(self, connection: http.client.HTTPConnection, body: str) -> None:
+        """Ask until the server says that this connection ends."""
+        while not self.ended.is_set():
+            connection.request("POST", "/tag", body)
+            answer = connection.getresponse()
+            content = json.loads(answer.read())
+            self.answers.append((answer.status, content["model"]["version"] if answer.status == 200 else ""))
+            if answer.headers["connection"] == "close":
+                return
+
+    def wait_for(self, more: int) -> None:
+        end, wanted = time.monotonic() + WAIT, len(self.answers) + more
+        while len(self.answers) < wanted and time.monotonic() < end and not self.lost:
+            time.sleep(0.01)
+        assert self.lost == []
+        assert len(self.answers) >= wanted
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_request_is_lost_when_models_are_swapped_there_and_back_nor_at_the_end(start, models, tmp_path, workers):
+    link = tmp_path / "current"
+    link.symlink_to(models / "first")
+    server = start(f"m={link}", "--workers", workers)
+    server.event("serving", workers)
+    versions = [server.tag("paper")[1]["model"]["version"]]
+
+    def turn(target: str, swaps: int) -> str:
+        newer = tmp_path / "newer"
+        newer.symlink_to(models / target)
+        newer.rename(link)
+        server.process.send_signal(signal.SIGHUP)
+        return str(server.event("swap", swaps * workers)["after"])
+
+    with Load(server) as load:
+        load.wait_for(50)
+        for swaps, target in enumerate(["second", "first"], 1):
+            versions.append(turn(target, swaps))
+            seen = len(load.answers)
+            load.wait_for(50)
+            late = load.answers[seen + len(load.threads) :]  # others may have been on their way
+            assert {version for _, version in late} == {versions[-1]}
+        server.process.terminate()
+        for thread in load.threads:
+            thread.join(WAIT)
+    assert server.process.wait(WAIT) == 0
+    assert versions[0] == versions[2] != versions[1]
+    assert load.lost == []
+    assert {status for status, _ in load.answers} == {200}
+    told = [event for event in server.events() if event["event"] == "request"]
+    assert len(told) == len(load.answers) + 1
+
+
+def mapped(pid: int, name: str) -> dict[str, int]:
+    """Return what Linux tells of the mapping of a file in a process, in kB."""
+    found: dict[str, int] = {}
+    inside = False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):
+            inside = line.endswith(name)
+        elif inside and words[-1] == "kB":
+            found[words[0]] = found.get(words[0], 0) + int(words[1])
+    return found
+
+
+def test_workers_share_one_mapped_copy_and_one_that_dies_is_replaced(start, models):
+    server = start(models / "first", f"light={models / 'light'}", "--workers", 2)
+    server.event("serving", 2)
+    for name in ("first", "light") * 10:
+        assert server.ask("POST", "/tag", json.dumps({"texts": ["paper"], "model": name}))[0] == 200
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    workers = [pid for pid in map(int, children) if mapped(pid, "serve/weights.safetensors")]
+    assert len(workers) == 2
+    for pid in workers:
+        for name in ("first", "light"):
+            pages = mapped(pid, f"{name}/serve/weights.safetensors")
+            assert pages["Rss:"] > 0
+            assert pages["Private_Dirty:"] == pages["Shared_Dirty:"] == 0  # nobody wrote, so nothing was copied
+    os.kill(workers[0], signal.SIGKILL)
+    server.event("serving", 3)
+    assert all(server.tag("paper")[0] == 200 for _ in range(4))
+    counted = server.ask("GET", "/metrics")[1]
+    assert 'zipfel_requests_total{route="/tag",status="200"} 24' in counted  # of all, the dead one's too
+    assert "zipfel_starts_total 3" in counted
+    assert server.stop() == 0
+
+
+def test_it_listens_on_loopback_unless_told(one):
+    assert one.event("serving")["host"] == "127.0.0.1"
+    with socket.socket() as other:
+        assert other.connect_ex(("127.0.0.2", one.port)) != 0  # another address of this machine
+
+
+def test_a_token_may_come_out_of_a_file_or_the_environment(start, models, tmp_path, zipfel_command):
+    (tmp_path / "token").write_text("of-a-file\n")
+    server = start(models / "first", "--token-file", tmp_path / "token", ZIPFEL_TOKEN="of-the-environment")
+    assert server.ask("GET", "/models")[0] == 401
+    assert server.ask("GET", "/models", Authorization="Bearer of-the-environment")[0] == 401
+    assert server.ask("GET", "/models", Authorization="Bearer of-a-file")[0] == 200
+    assert server.ask("GET", "/health")[0] == server.ask("GET", "/ready")[0] == 200
+    (tmp_path / "blank").write_text("a b")
+    for file, message in (("blank", "printable ASCII"), ("none", "cannot be read")):
+        outcome = zipfel_command("serve", models / "first", "--token-file", tmp_path / file)
+        assert (outcome.code, message in outcome.err) == (2, True)
+
+
+def test_what_cannot_be_served_ends_with_a_line(tmp_path, zipfel_command):
+    outcome = zipfel_command("serve", tmp_path, "--port", "0")
+    assert outcome.code == 2
+    assert f"error: {tmp_path}: not a saved model" in outcome.err
+    command = [sys.executable, "-m", "zipfel", "serve", tmp_path, "--port", "0", "--workers", "2"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=WAIT, check=False)
+    assert run.returncode == 2
+    assert "not a saved model" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_port_that_is_taken_is_told(one, models, zipfel_command):
+    outcome = zipfel_command("serve", models / "first", "--port", one.port)
+    assert outcome.code == 2
+    assert f"cannot listen on 127.0.0.1 port {one.port}: Address already in use" in outcome.err
+
+
+def test_hostile_bodies_are_refused_and_the_server_goes_on(one):
+    numbers = random.Random(0)
+    statuses = [one.ask("POST", "/tag", hostile(numbers, 200_000))[0] for _ in range(400)]
+    assert {status for status in statuses if status != 200} <= {400, 404, 413}
+    assert statuses.count(400) > 100
+    assert statuses.count(413) > 10
+    assert {one.ask("POST", "/tag", large(numbers, size))[0] for size in (150_000, 1_000_000, 50_000_000)} == {413}
+    assert one.tag("paper")[0] == 200
+
+
+def test_a_large_request_that_is_allowed_is_answered(one):
+    status, answer = one.ask("POST", "/tag", json.dumps({"texts": ["paper " * 1600] * 10, "k": 1}))
+    assert (status, len(answer["tags"])) == (200, 10)
+
+
+RAW = [
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"\x00\xff\x00\xff\r\n\r\n",
+    b"POST /tag HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+    b"POST /tag HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+    b"POST /tag HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"GET /health HTTP/1.1\r\nX: " + b"x" * 300_000,  # a head that does not end
+    b"GET /" + b"y" * 300_000,
+]
+
+
+@pytest.mark.parametrize("raw", RAW, ids=lambda raw: raw[:24].decode("latin-1"))
+def test_what_is_no_request_gets_400_and_the_end_of_its_connection(one, raw):
+    with socket.create_connection(("127.0.0.1", one.port), timeout=WAIT) as connection:
+        answer = b""
+        try:
+            connection.sendall(raw)
+            while data := connection.recv(4096):
+                answer += data
+        except ConnectionError:  # it was closed while we were still sending
+            pass
+    assert answer[:12] in (b"", b"HTTP/1.1 400")
+    assert one.ask("GET", "/health")[0] == 200
+
+
+def test_no_answer_holds_a_path_of_the_server(one, models):
+    asked = [("GET", path, None) for path in ("/", "/models", "/labels", "/labels/printer", "/metrics", "/docs",
+                                              "/openapi.json", "/nowhere", "/page/x", "/labels?model=x")]  # fmt: skip
+    for method, path, body in [*asked, ("POST", "/tag", "{"), ("POST", "/tag", '{"texts": [], "model": "x"}')]:
+        told = json.dumps(one.ask(method, path, body)[1])
+        for secret in (str(models), "site-packages", "/tmp/", ".py", "Traceback"):
+            assert secret not in told, path
+
+
+def test_the_document_holds_whatever_is_asked(one):
+    schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{one.port}/openapi.json")
+    asked = 0
+    for operation in schema.exclude(path="/explain").get_all_operations():
+
+        @given(case=operation.ok().as_strategy())
+        @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+        def holds(case):
+            nonlocal asked
+            asked += 1
+            case.call_and_validate()
+
+        holds()
+    assert asked >= 50  # routes without parameters are asked once

@@ -1,0 +1,148 @@
+"""The page in a real browser, served by `zipfel serve` with a small model that was really trained."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from tickets import LABEL_TEXTS, THINGS, TICKETS, TOKEN
+
+expect.set_options(timeout=10_000)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the folders of two models: of tickets, with texts of its labels, and of things, without."""
+    from zipfel import Tagger
+
+    folder = tmp_path_factory.mktemp("models")
+    settings = {"steps": 1, "dimension": 16, "epochs": 30}
+    for name, (rows, label_texts) in {"tickets": (TICKETS, LABEL_TEXTS), "things": (THINGS, None)}.items():
+        texts, tags = zip(*rows * 5, strict=True)
+        tagger = Tagger("glas", settings=settings, text={"min_count": 1}, validation=0, device="cpu")
+        tagger.fit(texts, tags, label_texts=label_texts).save(folder / name)
+    return {name: folder / name for name in ("tickets", "things")}
+
+
+class Server:
+    """A running service, and its answers without a browser in between."""
+
+    def __init__(self, words: list[str], log: Path, token: str | None = None) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != "ZIPFEL_TOKEN"}
+        environment |= {"ZIPFEL_TOKEN": token} if token else {}
+        command = [sys.executable, "-m", "zipfel", "serve", *words, "--port", "0"]
+        with log.open("wb") as errors:
+            self.process = subprocess.Popen(command, stderr=errors, env=environment)
+        self.log = log
+
+    @cached_property
+    def url(self) -> str:
+        """Where it listens, once it does: services start while others are waited for."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end and self.process.poll() is None:
+            for line in self.log.read_text().splitlines():
+                if '"serving"' in line and line.endswith("}"):
+                    return f"http://127.0.0.1:{json.loads(line)['port']}/"
+            time.sleep(0.05)
+        raise AssertionError(f"zipfel serve did not start:\n{self.log.read_text()}")
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(self.url + path) as answer:
+            return json.load(answer)
+
+    def post(self, path: str, **body: Any) -> Any:
+        request = urllib.request.Request(
+            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    def tags(self, text: str) -> dict[str, float]:
+        return {tag["label"]: tag["score"] for tag in self.post("tag", texts=[text], k=50)["tags"][0]}
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory, models: dict[str, Path]) -> Iterator[dict[str, Server]]:
+    """Run a service of one model that is open to all, and one of two models that asks for a token."""
+    log = tmp_path_factory.mktemp("logs")
+    words = [str(folder) for folder in models.values()]
+    running = {"open": Server(words[:1], log / "open"), "locked": Server(words, log / "locked", TOKEN)}
+    yield running
+    for server in running.values():
+        server.process.terminate()
+    assert [server.process.wait(30) for server in running.values()] == [0, 0]
+
+
+@pytest.fixture(scope="session")
+def server(servers: dict[str, Server]) -> Server:
+    return servers["open"]
+
+
+@pytest.fixture(scope="session")
+def locked(servers: dict[str, Server]) -> Server:
+    return servers["locked"]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    assert path, "chromium is missing; `make test-page` installs it"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Tab:
+    """Opens pages and watches them: no page may fail, break the policy, or ask another host for anything."""
+
+    def __init__(self, browser: Browser, server: Server) -> None:
+        self.browser, self.server = browser, server
+        self.contexts: list[BrowserContext] = []
+        self.complaints: list[str] = []
+        self.asked: list[str] = []
+
+    def __call__(self, path: str = "", *, server: Server | None = None, **options: Any) -> Page:
+        context = self.browser.new_context(**options)
+        self.contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", lambda entry: self._heard(entry.type, entry.text))
+        page.on("request", lambda request: self.asked.append(request.url))
+        page.goto((server or self.server).url + path)
+        return page
+
+    def _heard(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning") and not text.startswith("Failed to load resource"):  # statuses that are meant
+            self.complaints.append(text)
+
+    def close(self) -> None:
+        for context in self.contexts:
+            context.close()
+
+
+@pytest.fixture
+def tab(browser: Browser, server: Server) -> Iterator[Tab]:
+    tab = Tab(browser, server)
+    yield tab
+    tab.close()
+    assert tab.complaints == []
+    hosts = {urlsplit(url).hostname for url in tab.asked if not url.startswith("blob:")}
+    assert hosts <= {"127.0.0.1"}
+
+
+@pytest.fixture
+def page(tab: Tab) -> Page:
+    return tab()

@@ -1,0 +1,196 @@
+"""What the routes answer."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+from urllib.parse import quote
+
+import pytest
+
+from zipfel.tagger import Tagger
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Reason(NamedTuple):
+    term: str
+    weight: float
+    places: list[tuple[int, int]]
+
+
+def test_tags_are_those_of_the_model(client, models):
+    texts = ["paper in the printer", "wifi", ""]
+    found = client.tag(texts, k=2)
+    assert found.status_code == 200
+    expected = Tagger.load(models / "glas").predict(texts, k=2)
+    assert found.json()["tags"] == [[{"label": tag.label, "score": tag.score} for tag in row] for row in expected]
+    about = json.loads((models / "glas" / "model.json").read_text())
+    assert found.json()["model"] == {"id": "glas", "version": about["sha256"][:12]}
+
+
+def test_a_threshold_leaves_out_what_scores_less(client):
+    tags = client.tag(["paper"], k=3).json()["tags"][0]
+    least = tags[1]["score"]
+    assert client.tag(["paper"], k=3, threshold=least).json()["tags"][0] == tags[:2]
+    assert client.tag(["paper"], k=3, threshold=1).json()["tags"] == [[]]
+
+
+def test_models_stand_side_by_side(client, models):
+    listed = client.ask("GET", "/models").json()["models"]
+    assert [(m["id"], m["kind"], m["labels"], m["default"]) for m in listed] == [
+        ("glas", "glas", 3, True),
+        ("lightdxml", "lightdxml", 3, False),
+        ("mnn", "mnn", 3, False),
+        ("decaf", "decaf", 3, False),
+    ]
+    for name in ("glas", "lightdxml", "mnn", "decaf"):
+        answer = client.tag(["wifi"], k=3, model=name).json()
+        assert answer["model"]["id"] == name
+        assert answer["tags"][0][0]["score"] == Tagger.load(models / name).predict(["wifi"], k=3)[0][0].score
+    unknown = client.tag(["wifi"], model="glass")
+    assert (unknown.status_code, unknown.json()) == (404, {"error": "unknown model 'glass'; did you mean 'glas'?"})
+
+
+@pytest.mark.parametrize("model", ["glas", "lightdxml", "decaf"])
+def test_a_label_of_the_request_competes(client, model):
+    plain = client.tag(["no paper in the printer"], k=3, model=model).json()["tags"][0]
+    both = client.tag(["no paper in the printer"], k=4, model=model, extra={"mine": "paper in the printer", "?": "zz"})
+    tags = both.json()["tags"][0]
+    assert [tag for tag in tags if tag["label"] not in ("mine", "?")] == plain
+    scores = {tag["label"]: tag["score"] for tag in tags}
+    assert 0 < scores["mine"] <= 1
+    assert "?" not in scores  # no word of it is known, so that it comes last
+    assert [tag["score"] for tag in tags] == sorted((tag["score"] for tag in tags), reverse=True)
+
+
+def test_what_a_request_may_not_bring(client):
+    known = client.tag(["wifi"], extra={"printer": "printer"})
+    assert (known.status_code, known.json()["error"]) == (400, "extra: the model has a label 'printer' already")
+    votes = client.tag(["wifi"], model="mnn", extra={"mine": "wifi"})
+    assert (votes.status_code, votes.json()["error"]) == (400, "mnn cannot score a label by its text")
+
+
+def test_labels_are_found_by_name_and_text_those_that_begin_with_it_first(client):
+    def found(query: str, **more: object) -> list[str]:
+        answer = client.ask("GET", "/labels", params={"q": query, **more})
+        return [label["name"] for label in answer.json()["labels"]]
+
+    assert found("") == ["network", "printer", "slow / late"]
+    assert found("PRINT") == ["printer"]
+    assert found("paper") == ["printer"]
+    assert found("t") == ["slow / late", "network", "printer"]  # "takes long" begins with it
+    assert found("t", limit=1) == ["slow / late"]
+    assert found("zzz") == []
+    assert found("\x1e") == found("\x1f") == found(" ") == ["network", "printer", "slow / late"]  # what parts them
+    label = client.ask("GET", "/labels?q=printer").json()["labels"][0]
+    assert label == {"name": "printer", "text": "Printers and PAPER", "count": 10}
+
+
+def test_a_label_is_told_with_its_nearest(client, models):
+    answer = client.ask("GET", "/labels/" + quote("slow / late", safe="")).json()
+    vectors = Tagger.load(models / "glas").learner_.classifier.vectors
+    cosines = {name: float(vectors[2] @ vectors[place]) for place, name in enumerate(["network", "printer"])}
+    assert (answer["name"], answer["text"], answer["count"]) == ("slow / late", "takes long", 5)
+    assert [near["label"] for near in answer["near"]] == sorted(cosines, key=lambda name: -cosines[name])
+    assert {near["label"]: near["score"] for near in answer["near"]} == pytest.approx(cosines, abs=1e-6)
+    assert answer["why"] is None
+    votes = client.ask("GET", "/labels/printer", params={"model": "mnn"}).json()
+    assert (votes["near"], votes["why"]) == ([], "mnn has vectors of points, not of labels")
+    missing = client.ask("GET", "/labels/none/such")
+    assert (missing.status_code, missing.json()["error"]) == (404, "the model has no label 'none/such'")
+
+
+def test_labels_that_came_later_are_there_and_removed_ones_are_not(client):
+    names = [label["name"] for label in client.ask("GET", "/labels?model=decaf").json()["labels"]]
+    assert names == ["printer", "slow / late", "paper jam"]
+    label = client.ask("GET", "/labels/paper jam?model=decaf").json()
+    assert (label["text"], label["count"]) == ("paper jam in the printer", 0)
+    assert {near["label"] for near in label["near"]} == {"printer", "slow / late"}
+    assert client.ask("GET", "/labels/network?model=decaf").status_code == 404
+    tags = client.tag(["wifi"], k=9, model="decaf").json()["tags"][0]
+    assert {tag["label"] for tag in tags} == {"printer", "slow / late", "paper jam"}
+
+
+def test_reasons_are_those_of_the_model(client, monkeypatch):
+    tagger = client.service.catalog.slots["glas"].current.tagger
+    reasons = [Reason("paper", 0.5, [(3, 8)]), Reason("no", -0.25, [(0, 2)])]
+    monkeypatch.setattr(tagger, "explain", lambda text, label: reasons, raising=False)
+    answer = client.ask("POST", "/explain", json={"text": "no paper", "label": "printer"})
+    assert answer.status_code == 200
+    assert answer.json()["reasons"] == [
+        {"term": "paper", "weight": 0.5, "places": [[3, 8]]},
+        {"term": "no", "weight": -0.25, "places": [[0, 2]]},
+    ]
+    assert answer.json()["score"] == dict(tagger.predict(["no paper"], 3)[0])["printer"]
+    unknown = client.ask("POST", "/explain", json={"text": "no paper", "label": "x"})
+    assert (unknown.status_code, unknown.json()["error"]) == (404, "the model has no label 'x'")
+
+
+def test_alive_and_ready(client):
+    assert client.ask("GET", "/health").json() == {"status": "alive"}
+    assert client.ask("GET", "/ready").json() == {"status": "ready"}
+    client.service.ready = False
+    assert client.ask("GET", "/ready").status_code == 503
+    assert client.ask("GET", "/health").status_code == 200
+
+
+def test_the_document_tells_all_and_its_page_needs_no_script(client):
+    document = client.ask("GET", "/openapi.json").json()
+    routes = {"/tag", "/explain", "/models", "/labels", "/labels/{name}", "/health", "/ready", "/metrics"}
+    assert set(document["paths"]) == routes
+    assert document["paths"]["/tag"]["post"]["requestBody"]["required"] is True
+    assert set(document["paths"]["/tag"]["post"]["responses"]) >= {"200", "400", "401", "404", "413", "429"}
+    page = client.ask("GET", "/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert all(path in page.text for path in routes)
+    assert "<script" not in page.text
+
+
+BAD = {
+    b"": "Invalid JSON: EOF",
+    b"[1, 2": "Invalid JSON",
+    b"[]": "Input should be an object",
+    b"{}": "texts: Field required",
+    b'{"texts": "one"}': "texts: Input should be a valid array",
+    b'{"texts": ["a", 1]}': "texts[1]: Input should be a valid string",
+    b'{"texts": ["\xff"]}': "Invalid JSON: invalid unicode",
+    b'{"texts": ["\\ud800"]}': "Invalid JSON",
+    b'{"texts": ["\x01"]}': "Invalid JSON: control character",
+    b'{"texts": ["a"], "k": 0}': "k: Input should be greater than or equal to 1",
+    b'{"texts": ["a"], "k": 5.5}': "k: Input should be a valid integer",
+    b'{"texts": ["a"], "k": true}': "k: Input should be a valid integer",
+    b'{"texts": ["a"], "k": 1e400}': "k: Input should be a valid integer",
+    b'{"texts": ["a"], "k": ' + b"9" * 5000 + b"}": "Invalid JSON: number out of range",
+    b'{"texts": ["a"], "threshold": NaN}': "threshold: Input should be a finite number",
+    b'{"texts": ["a"], "treshold": 1}': "treshold: Extra inputs are not permitted",
+    b'{"texts": ' + b"[" * 100_000: "Invalid JSON: recursion limit",
+    b'{"texts": ["a"], "extra": {"x": 1}}': "extra.x: Input should be a valid string",
+}
+
+
+@pytest.mark.parametrize("body", BAD, ids=lambda body: body[:30].decode(errors="replace"))
+def test_what_cannot_be_read_is_told(client, body):
+    answer = client.ask("POST", "/tag", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(BAD[body])
+    assert len(answer.json()["error"]) < 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("GET", "/nowhere", 404, "nothing is here"),
+        ("GET", "/page/../settings.py", 404, "nothing is here"),
+        ("GET", "/page/none.js", 404, "nothing is here"),
+        ("GET", "/tag", 405, "GET is not for this path"),
+        ("POST", "/tag/", 404, "nothing is here"),
+        ("GET", "/labels?limit=0", 400, "limit: Input should be greater than or equal to 1"),
+        ("GET", "/labels?limit=x", 400, "limit: Input should be a valid integer"),
+        ("GET", "/labels?model=x", 404, "unknown model 'x'"),
+    ],
+)
+def test_what_is_not_there_is_told(client, method, path, status, message):
+    answer = client.ask(method, path)
+    assert answer.status_code == status
+    assert answer.json()["error"].startswith(message)

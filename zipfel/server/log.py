@@ -1,0 +1,37 @@
+"""One JSON object a line on standard error; never what a text says."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import sys
+import traceback
+from typing import Any
+
+import orjson
+
+
+def line(event: str, **more: Any) -> None:
+    """Write a line."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    sys.stderr.buffer.write(orjson.dumps({"time": now, "event": event, **more}) + b"\n")
+    sys.stderr.buffer.flush()
+
+
+def failure(event: str, error: BaseException, **more: Any) -> None:
+    """Write where an error of ours came from; not its message, in which a text may stand."""
+    frames = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
+    line(event, level="error", error=type(error).__name__, frames=frames[-8:], **more)
+
+
+class JsonLines(logging.Handler):
+    """Writes what libraries log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        error = record.exc_info[1] if record.exc_info else None
+        message = record.getMessage().strip()
+        if error is not None:
+            failure("log", error, message=message)
+        else:
+            line("log", level=record.levelname.lower(), message=message)

@@ -1,0 +1,37 @@
+// The list of corrected texts, and their download as a table that `zipfel train` reads.
+
+import { button, element } from "./made.js";
+import * as session from "./session.js";
+
+const byId = (id) => document.getElementById(id);
+
+/** Shows what has been corrected; `open(text)` takes a text back into the field, `changed()` follows a removal. */
+export function showCorrections(open, changed) {
+  const rows = session.corrections();
+  const unsaid = rows.filter((row) => !row.labels.length).length;
+  byId("corrections").hidden = !rows.length;
+  byId("download").disabled = unsaid === rows.length;
+  byId("left-out").textContent = unsaid ? `${texts(unsaid)} left out until a tag is accepted.` : "";
+  byId("corrected").replaceChildren(...rows.map((row) => correction(row, open, changed)));
+}
+
+function correction({ text, labels, rejected }, open, changed) {
+  const remove = button("×", () => (session.drop(text), changed()), "remove");
+  remove.setAttribute("aria-label", `Forget the correction of “${text.slice(0, 40)}”`);
+  const tags = [...labels.map((label) => element("span", label, "kept")), ...rejected.map((label) => element("s", label))];
+  return element("li", [button(text.trim().slice(0, 200), () => open(text), "excerpt"), element("p", tags), remove]);
+}
+
+function texts(count) {
+  return count === 1 ? "1 text is" : `${count} texts are`;
+}
+
+/** Hands the corrections to the browser as a file. */
+export function download() {
+  const address = URL.createObjectURL(new Blob([session.asJsonl()], { type: "application/jsonl" }));
+  const link = document.createElement("a");
+  link.href = address;
+  link.download = "corrections.jsonl";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000); // the browser reads it after the click
+}

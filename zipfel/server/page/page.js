@@ -1,0 +1,276 @@
+// Ties the page together: text in, tags out as one types.
+
+import { Answer } from "./answer.js";
+import { ask, onTokenNeeded, Problem } from "./api.js";
+import { download, showCorrections } from "./corrections.js";
+import { Detail } from "./detail.js";
+import { about, chosenModel, exampleText, search, textOf, useModel } from "./labels.js";
+import { button, element } from "./made.js";
+import { moved, paint } from "./marks.js";
+import { searchable } from "./search.js";
+import * as session from "./session.js";
+import { TagList } from "./tags.js";
+import { setUpTheme } from "./theme.js";
+
+const WAIT = 150; // ms after the last key
+
+const byId = (id) => document.getElementById(id);
+const field = byId("text");
+const slider = byId("threshold");
+
+let timer = null; // runs from a key to the question
+let saying = null; // runs from an answer to its announcement
+let control = new AbortController(); // of the newest question: what answers an older one is dropped
+let answer = null; // what the list shows
+let painted = { text: "", found: [] }; // what the mirror shows
+let looked = null; // the label that the user points at
+
+const detail = new Detail({ about, words: (label) => answer?.why(label)?.reasons ?? [], accept });
+const list = new TagList(byId("tags"), {
+  open: (label) => detail.toggle(list.row(label)),
+  choose: decide,
+  look: (label) => ((looked = label), mark()),
+  leave: () => field.focus(),
+});
+
+// --- asking
+
+function typed() {
+  session.text.set(field.value);
+  repaint(field.value, moved(painted.found, painted.text, field.value));
+  clearTimeout(timer);
+  timer = setTimeout(tag, WAIT);
+}
+
+/** Tags what is in the field; returns the problem where there was one. */
+async function tag() {
+  clearTimeout(timer);
+  control.abort();
+  control = new AbortController();
+  const { signal } = control;
+  if (!field.value.trim()) return showNothing();
+  const started = performance.now();
+  byId("answer").ariaBusy = "true";
+  try {
+    const found = await Answer.of(field.value, signal);
+    if (signal.aborted) return null;
+    answer = found;
+    byId("timing").textContent = `${Math.round(performance.now() - started)} ms`;
+    byId("problem").hidden = true;
+    show();
+    say();
+    explainShown();
+    return null;
+  } catch (error) {
+    if (!signal.aborted) failed(error);
+    return error;
+  } finally {
+    if (!signal.aborted) byId("answer").ariaBusy = "false";
+  }
+}
+
+/** Asks for what is known of each shown tag, one after the other, best first: the service has others to serve. */
+async function explainShown() {
+  const { signal } = control;
+  try {
+    for (const { label } of answer.shown(threshold())) {
+      await Promise.all([about(label), answer.explain(label, signal)]);
+      if (signal.aborted) return;
+      show();
+    }
+  } catch (error) {
+    if (!signal.aborted) failed(error);
+  }
+}
+
+function failed(error) {
+  byId("problem").hidden = false;
+  byId("problem").firstElementChild.textContent = error instanceof Problem ? error.message : `The page failed: ${error}`;
+  if (!(error instanceof Problem)) console.error(error);
+}
+
+// --- showing
+
+function threshold() {
+  return Number(slider.value);
+}
+
+function show() {
+  const rows = answer.shown(threshold());
+  byId("empty").hidden = true;
+  byId("answer").hidden = byId("missing").hidden = false;
+  list.show(rows.map(item), threshold());
+  detail.refresh();
+  byId("more").textContent = answer.rest(threshold());
+  byId("accept-rest").disabled = rows.every(({ label }) => answer.choice(label));
+  byId("invented").replaceChildren(...[...session.invented.keys()].map(inventedItem));
+  mark();
+}
+
+function item({ label, score }) {
+  const invented = session.invented.has(label);
+  return { label, score, about: textOf(label), words: answer.pullers(label), choice: answer.choice(label), invented };
+}
+
+function inventedItem(name) {
+  const remove = button("×", () => (session.forget(name), tag()), "remove");
+  remove.setAttribute("aria-label", `Remove ${name}`);
+  return element("li", [element("span", name, "name"), element("span", answer.placeOf(name), "note"), remove]);
+}
+
+function showNothing() {
+  answer = null;
+  detail.close();
+  byId("answer").hidden = byId("missing").hidden = byId("problem").hidden = true;
+  byId("empty").hidden = false;
+  byId("legend").textContent = byId("timing").textContent = "";
+  return null;
+}
+
+/** Marks the words of the tag that is looked at, else of the one that is open, else of the first. */
+function mark() {
+  if (answer?.text !== field.value) return; // what is marked is moved along by typing
+  const label = looked ?? detail.label ?? answer.shown(threshold())[0]?.label;
+  const why = answer.why(label);
+  for (const row of byId("tags").children) row.classList.toggle("looked", row.dataset.label === label);
+  if (!why && label && answer.score(label) !== null) return; // its words are on their way
+  repaint(answer.text, why?.found ?? []);
+  byId("legend").replaceChildren(...legend(label, why));
+}
+
+function legend(label, why) {
+  if (!why) return [];
+  if (why.problem) return [why.problem];
+  if (!why.reasons.length) return ["No single word pulled ", element("b", label)];
+  const against = why.reasons.some(({ weight }) => weight < 0);
+  const dotted = against ? [", ", element("span", "dotted", "against"), " ones spoke against it"] : [];
+  return [element("mark", "Marked"), " words pulled ", element("b", label), ...dotted];
+}
+
+function repaint(text, found) {
+  painted = { text, found };
+  paint(byId("mirror"), text, found);
+}
+
+/** Tells the outcome to those who listen instead of look, once the typing rests. */
+function say() {
+  clearTimeout(saying);
+  saying = setTimeout(() => {
+    const rows = answer?.shown(threshold()) ?? [];
+    byId("said").textContent = rows.length ? `${rows.length} tags. First: ${rows[0].label}.` : byId("more").textContent;
+  }, 700);
+}
+
+// --- deciding
+
+function decide(label, choice) {
+  session.choose(answer.text, label, choice);
+  decided();
+}
+
+function decided() {
+  if (answer) show();
+  showCorrections(open, decided);
+}
+
+function accept(label) {
+  if (answer.choice(label) !== "accept") decide(label, "accept");
+  about(label).then(show);
+}
+
+function acceptRest() {
+  for (const { label } of answer.shown(threshold()))
+    if (!answer.choice(label)) session.choose(answer.text, label, "accept");
+  decided();
+}
+
+async function invent(event) {
+  event.preventDefault();
+  const [name, text] = [byId("new-name"), byId("new-text")].map((input) => input.value.trim());
+  if (!name || !text) return;
+  session.invent(name, text);
+  const problem = await tag();
+  if (problem?.refused) return session.forget(name); // or it would spoil every further question
+  byId("invent").reset();
+  byId("new-name").focus();
+}
+
+// --- starting
+
+function open(text) {
+  field.value = text;
+  typed();
+  tag();
+  field.focus();
+}
+
+async function showModels() {
+  const { models } = await ask("models");
+  byId("model-name").textContent = models.length === 1 ? described(models[0]) : "";
+  byId("models").hidden = models.length < 2;
+  byId("models").replaceChildren(...models.map((one) => new Option(described(one), one.id)));
+  byId("models").value = chosenModel().model ?? models[0].id;
+}
+
+function described({ id, labels }) {
+  return `${id} · ${new Intl.NumberFormat("en").format(labels)} labels`;
+}
+
+function start() {
+  showModels().then(tag, failed);
+}
+
+function tokenFromUser(why) {
+  const dialog = byId("token-dialog");
+  byId("token-problem").textContent = why;
+  byId("token").value = dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue && byId("token").value), { once: true });
+  });
+}
+
+function slid() {
+  session.threshold.set(threshold());
+  byId("threshold-value").textContent = threshold().toFixed(2);
+  if (answer) show();
+}
+
+function pressed(event) {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) tag();
+  if (event.key !== "Escape" || event.defaultPrevented || byId("token-dialog").open) return;
+  if (detail.label !== null) detail.close();
+  else if (list.focused !== null) field.focus();
+  mark();
+}
+
+/** Leads from the end of the text down to the tags. */
+function arrowed(event) {
+  const atEnd = field.selectionStart === field.value.length;
+  if (event.key !== "ArrowDown" || !atEnd || !answer || !list.current) return;
+  event.preventDefault();
+  list.focus(list.current);
+}
+
+setUpTheme(byId("theme"));
+onTokenNeeded(tokenFromUser);
+searchable(byId("search"), byId("found"), { search, pick: accept, fail: failed });
+field.addEventListener("input", typed);
+field.addEventListener("keydown", arrowed);
+document.addEventListener("keydown", pressed);
+slider.addEventListener("input", slid);
+slider.addEventListener("change", () => answer && explainShown());
+byId("problem").querySelector("button").addEventListener("click", start);
+byId("example").addEventListener("click", () => exampleText().then(open, failed));
+byId("accept-rest").addEventListener("click", acceptRest);
+byId("invent").addEventListener("submit", invent);
+byId("models").addEventListener("change", () => (useModel(byId("models").value), tag()));
+byId("download").addEventListener("click", download);
+
+slider.value = session.threshold.get() ?? 0.2;
+field.value = session.text.get();
+repaint(field.value, []);
+slid();
+showCorrections(open, decided);
+field.focus();
+start();

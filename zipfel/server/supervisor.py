@@ -1,0 +1,109 @@
+"""The first process: takes the port, starts the others, tells them what it is told, and replaces one that dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from ctypes import c_double
+from multiprocessing import connection, get_context
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from zipfel.errors import ZipfelError
+from zipfel.server import log
+from zipfel.server.door import bound, let_nobody_in, wait_for_line
+from zipfel.server.measures import LENGTH, STARTS
+from zipfel.server.settings import ServeSettings
+
+PAUSE = 1.0  # seconds before a process that died is started again
+
+
+def serve(folders: Mapping[str, Path], settings: ServeSettings, token: str | None = None) -> int:
+    """Serve models until told to stop, and return the exit code."""
+    with bound(settings) as sock:
+        if settings.workers > 1:
+            return Supervisor(folders, settings, token, sock).run()
+        from zipfel.server.worker import work
+
+        work(folders, settings, token, sock)
+        return 0
+
+
+class Supervisor:
+    """Starts processes, and stays until all have ended. Never forks: what torch holds would not survive that."""
+
+    def __init__(
+        self, folders: Mapping[str, Path], settings: ServeSettings, token: str | None, sock: socket.socket
+    ) -> None:
+        self.context = get_context("spawn")
+        self.shared = self.context.RawArray(c_double, LENGTH * settings.workers)
+        self.arguments = (dict(folders), settings, token, sock, self.shared)
+        self.sock, self.workers, self.stopping, self.code = sock, settings.workers, False, 0
+        self.processes: dict[int, Any] = {}
+
+    def run(self) -> int:
+        """Run until all processes have ended."""
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, self._stop)
+        signal.signal(signal.SIGHUP, self._pass_on)
+        for number in range(self.workers):
+            self._start(number)
+        while self.processes:
+            connection.wait([process.sentinel for process in self.processes.values()])
+            for number, process in list(self.processes.items()):
+                if process.exitcode is not None:
+                    self._ended(number, process.exitcode)
+        return self.code
+
+    def _start(self, number: int) -> None:
+        if self.stopping:
+            return
+        process = self.context.Process(target=worker, args=(*self.arguments, number), name=f"zipfel-{number}")
+        process.start()
+        self.processes[number] = process
+
+    def _ended(self, number: int, code: int) -> None:
+        """Replace a process that was not told to end; give up where it never came to answer."""
+        del self.processes[number]
+        if self.stopping:
+            return
+        log.line("worker ended", level="error", worker=number, code=code)
+        if self.shared[number * LENGTH + STARTS]:
+            time.sleep(PAUSE)
+            self._start(number)
+        else:
+            self.code = code if code > 0 else 1
+            self._stop(signal.SIGTERM, None)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        """Close the door for all, one that is still starting included; then tell them."""
+        if not self.stopping:
+            self.stopping = True
+            let_nobody_in(self.sock)
+            wait_for_line(self.sock)
+            with suppress(OSError):  # it may not have listened yet
+                self.sock.shutdown(socket.SHUT_RDWR)
+            self.sock.close()
+        self._pass_on(signal.SIGTERM, frame)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        for process in list(self.processes.values()):
+            if process.is_alive():
+                os.kill(process.pid, number)
+
+
+def worker(*arguments: Any) -> None:
+    """Be one of the processes."""
+    from zipfel.server.worker import work
+
+    try:
+        work(*arguments)
+    except ZipfelError as error:
+        log.line("cannot serve", level="error", error=str(error))
+        sys.exit(2)
