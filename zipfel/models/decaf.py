@@ -637,10 +637,13 @@ def cluster_ranks(network: Network, part: Part) -> NDArray[np.int64]:
     for rows in batches(len(part)):
         scores = products(encoded(network, part, rows), network.heads)  # [B, K]
         own = bags(part.Y, rows).to(scores.device)
-        owners = torch.arange(len(own), device=scores.device).repeat_interleave(own.offsets.diff())
-        mine = scores[owners, network.clusters.long()[own.ids], None]
-        ascending = scores.sort(dim=1).values[owners]
-        ranks.append(scores.shape[1] - torch.searchsorted(ascending, mine, right=True)[:, 0])
+        counts = own.offsets.diff()
+        owners = torch.arange(len(own), device=scores.device).repeat_interleave(counts)
+        places = torch.arange(len(owners), device=scores.device) - own.offsets[owners]
+        mine = scores.new_zeros(len(own), int(counts.max()))  # [B, most], so that no row of scores is needed twice
+        mine[owners, places] = scores[owners, network.clusters.long()[own.ids]]
+        below = torch.searchsorted(scores.sort(dim=1).values, mine, right=True)
+        ranks.append(scores.shape[1] - below[owners, places])
     return torch.cat(ranks).cpu().numpy()
 
 
