@@ -33,11 +33,12 @@ FLOORS = [
     {"__main__"},
     {"cli"},
     {"server"},
+    {"report"},
     {"tagger"},
-    {"evaluate", "persistence"},
+    {"evaluate", "explain", "persistence"},
     {"models"},
     {"training", "negatives"},
-    {"nn", "index", "labelspace", "data", "metrics"},
+    {"nn", "index", "labelspace", "data", "metrics", "calibration"},
     {"types", "errors", "config"},
 ]
 FLOOR_OF = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}

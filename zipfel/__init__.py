@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from zipfel.data.text import TextFeatures as TextFeatures
     from zipfel.data.text import TextSettings as TextSettings
     from zipfel.errors import ZipfelError as ZipfelError
+    from zipfel.explain import Reason as Reason
     from zipfel.tagger import Tag as Tag
     from zipfel.tagger import Tagger as Tagger
     from zipfel.types import Ranking as Ranking
@@ -27,6 +28,7 @@ _HOMES = {
     "Dataset": "zipfel.data.dataset",
     "Part": "zipfel.data.dataset",
     "Ranking": "zipfel.types",
+    "Reason": "zipfel.explain",
     "TableSettings": "zipfel.data.formats",
     "Tag": "zipfel.tagger",
     "Tagger": "zipfel.tagger",

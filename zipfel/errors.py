@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
+MOST = 30  # names that a message lists
+
 
 class ZipfelError(Exception):
     """Base of all errors that are the input's fault; the command line prints them and exits with 2."""
@@ -45,4 +47,4 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     nearest = difflib.get_close_matches(name, known, n=1)
     if nearest:
         return f"; did you mean {nearest[0]!r}?"
-    return f"; known are {', '.join(known)}" if known else ""
+    return f"; known are {', '.join(known[:MOST])}{', …' if len(known) > MOST else ''}" if known else ""

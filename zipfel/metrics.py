@@ -184,11 +184,16 @@ def recall(gains: Gains, positives: Ids) -> Floats:
 
 
 def ndcg(gains: Gains, positives: Ids) -> Floats:
-    """Return mean_i Σ_{j ≤ k} gains[i, j] / log₂(j + 1) over Σ_{j ≤ min(k, positives_i)} 1 / log₂(j + 1), [K]."""
+    """Return the mean over points of `ndcg_of_points`, [K]."""
+    return np.asarray(ndcg_of_points(gains, positives).mean(axis=0))
+
+
+def ndcg_of_points(gains: Gains, positives: Ids) -> Floats:
+    """Return Σ_{j ≤ k} gains[i, j] / log₂(j + 1) over Σ_{j ≤ min(k, positives_i)} 1 / log₂(j + 1), [N, K]."""
     width = gains.shape[1]
     discounts = 1 / np.log2(np.arange(2, width + 2))  # [K]
     last = np.minimum(np.arange(width), np.maximum(positives, 1)[:, None] - 1)  # [N, K], place of the last true label
-    return np.asarray(((gains * discounts).cumsum(axis=1) / discounts.cumsum()[last]).mean(axis=0))
+    return np.asarray((gains * discounts).cumsum(axis=1) / discounts.cumsum()[last])
 
 
 def coverage(ids: Ids, found: Flags, truth: csr_array) -> Floats:

@@ -16,13 +16,14 @@ from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
-from zipfel import config, metrics, persistence
+from zipfel import calibration, config, metrics, persistence
 from zipfel.data.dataset import Dataset, Part, Texts
 from zipfel.data.label_notes import LabelNotes
 from zipfel.data.splits import split_rows
 from zipfel.data.text import TextFeatures, TextSettings
 from zipfel.errors import ConfigError, DataError, did_you_mean
-from zipfel.models.base import Lesson
+from zipfel.explain import Reason, reasons
+from zipfel.models.base import Lesson, unseen
 from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome
 from zipfel.types import Ranking
@@ -64,7 +65,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     model: one of MODELS.  preset: "default", "fast" or "paper".  settings: what differs from the preset, by name.
     text: how texts become features (`TextSettings`), by name.  validation: share of the points that decides on what is
     left open, such as when to stop; None is the model's usual share.  warm_start: a further `fit` goes on from the
-    weights that are there, with the settings they were made with; labels it has not seen are added.
+    weights that are there, with the settings they were made with; labels it has not seen are added.  calibration: how
+    validation turns scores into probabilities: "isotonic", "platt", "none", or "auto", the better of the first two.
 
     >>> tagger = Tagger("glas", settings={"epochs": 20, "dimension": 16}, text={"min_count": 1}, validation=0)
     >>> texts, tags = ["red apple", "green pear", "fast car", "slow car"], [["fruit"], ["fruit"], ["car"], ["car"]]
@@ -77,6 +79,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     classes_: list[str]
     removed_: list[int]  # ids of labels that are never predicted again
     label_notes_ = LabelNotes()  # none until it is fitted
+    calibration_: calibration.Calibration | None = None  # none where there were too few points to learn it from
 
     def __init__(
         self,
@@ -88,9 +91,11 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         warm_start: bool = False,
         device: str = "auto",
         seed: int = 0,
+        calibration: calibration.Method = "auto",
     ) -> None:
         self.model, self.preset, self.settings, self.text = model, preset, settings, text
         self.validation, self.warm_start, self.device, self.seed = validation, warm_start, device, seed
+        self.calibration = calibration
 
     def fit(self, X: Any, y: Any, label_texts: Mapping[str, str] | None = None) -> Tagger:
         """Learn from texts (a list, or lists by field) or a sparse matrix, and tags: lists of names, or a matrix."""
@@ -99,6 +104,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     def fit_dataset(self, dataset: Dataset, run: Run | None = None) -> Tagger:
         """Learn from a data set; its stages are kept in the folder of `run`, where it has one."""
         device, given = chosen_device(self.device), dataset
+        _check_method(self.calibration)
         if not dataset.train.Y.nnz:
             raise DataError("no point has a label, so there is nothing to learn")
         if self.warm_start and hasattr(self, "model_"):
@@ -108,9 +114,25 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             dataset = self._featured(dataset)
         self.label_notes_ = self.label_notes_.grown(self._unique_names(), given)
         self.model_.to(device)
-        self.outcome_ = self.model_.fit(self._lesson(dataset), run or Run(seed=self.seed))
+        lesson = self._lesson(dataset)
+        self.outcome_ = self.model_.fit(lesson, run or Run(seed=self.seed))
         self.learner_ = self.model_.learner()
+        self._calibrate(lesson)
         return self
+
+    def _calibrate(self, lesson: Lesson) -> None:
+        """Learn what scores are worth from validation, where it was ranked before it was learned from."""
+        if lesson.validation is None:
+            return
+        remembers = getattr(self.model_, "remembers", False)  # and by now maybe validation too
+        held_out = self.model_.unseen if remembers else unseen(self.learner_, lesson.validation)
+        if held_out is not None:
+            counts = (lesson.whole or lesson.train).Y.sum(axis=0)
+            bins = metrics.frequency_bins(counts, calibration.BINS)
+            gone = self._left_out(None, len(held_out.ranking))
+            ranking = held_out.ranking if gone is None else held_out.ranking.without(gone)
+            found = calibration.learned(ranking, held_out.Y, bins, self.calibration)
+            self.calibration_ = found or self.calibration_  # of an earlier fit, where there are too few points
 
     def partial_fit(self, X: Any, y: Any) -> Tagger:
         """Remember more points without learning, where the model is one of remembered points (mnn, dxml).
@@ -178,13 +200,14 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         places, wanted = self.live_labels(), list(names)
         unknown = next((name for name in wanted if name not in places), None)
         if unknown is not None:
-            raise ConfigError(f"unknown label {unknown!r}{did_you_mean(str(unknown), list(places)[:10_000])}")
+            near = [name for name in places if name[:1] == str(unknown)[:1]][:10_000]  # of a million it takes long
+            raise ConfigError(f"unknown label {unknown!r}{did_you_mean(str(unknown), near or list(places)[:100])}")
         return [places[name] for name in wanted]
 
     def _start(self, dataset: Dataset) -> None:
         """Fit the vocabulary, and make a new model for this many features and labels."""
         self.settings_ = settings_of(self.model, self.preset, self.settings)
-        self.features_ = None
+        self.features_, self.calibration_ = None, None
         if dataset.train.texts is not None:
             text = config.from_mapping(TextSettings, self.text or {})
             texts = self._with_label_texts(dataset).label_texts
@@ -283,9 +306,16 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         self._check_width(rows.shape[1])
         return rows
 
-    def predict(self, X: Any, k: int = 5) -> list[list[Tag]]:
-        """Return the best k tags of each point, best first, with scores in [0, 1]."""
-        ranking = self.rank(X, k)
+    def predict(
+        self, X: Any, k: int | None = None, threshold: float | Sequence[float] | None = None
+    ) -> list[list[Tag]]:
+        """Return the best k tags of each point, best first, with scores in [0, 1] that are probabilities.
+
+        threshold: the least score of a tag; one for all, or what `choose_threshold` gives.  k: 5, and 50 where there is
+        a threshold, so that it and not k decides.
+        """
+        shown = calibration.SHOWN if threshold is None else calibration.DEPTH
+        ranking = self.calibrated(self.rank(X, shown if k is None else k), threshold)
         return [
             [Tag(self.classes_[label], score) for label, score in zip(*row, strict=True) if label >= 0]
             for row in zip(ranking.ids.tolist(), ranking.scores.tolist(), strict=True)
@@ -301,6 +331,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             raise ConfigError("a model that was fitted on a matrix cannot score a label by its text")
         Z = self.features_.transform(list(label_texts.values()))
         scores = self.model_.text_scores(self.learner_.first.encode(self._rows(X)), Z).cpu().numpy()
+        if self.calibration_ is not None:
+            scores = np.asarray(calibration.mapped(self.calibration_.curve, scores))
         scores[:, np.diff(Z.indptr) == 0] = 0
         return [[Tag(*pair) for pair in zip(label_texts, row, strict=True)] for row in scores.tolist()]
 
@@ -320,6 +352,31 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         best = cosines.cpu().sort(descending=True, stable=True)
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return [Tag(self.classes_[other], score) for other, score in islice(pairs, min(k, len(places) - 1))]
+
+    def calibrated(self, ranking: Ranking, threshold: float | Sequence[float] | None = None) -> Ranking:
+        """Return what `rank` gave with probabilities for scores, less the labels below a threshold."""
+        if self.calibration_ is not None:
+            return self.calibration_.applied(ranking, threshold)
+        return ranking if threshold is None else calibration.cut(ranking, threshold)
+
+    def choose_threshold(self, precision: float | None = None, by_frequency: bool = False) -> float | tuple[float, ...]:
+        """Return the lowest threshold with that share of right tags on held-out points, or that of the best micro-F1.
+
+        by_frequency: three thresholds, for labels that are rare, between, and frequent in train.
+        """
+        self._check_fitted()
+        if self.calibration_ is None:
+            raise ConfigError("the model has no held-out points to choose a threshold by; give one, or train with more")
+        return self.calibration_.threshold(precision, by_frequency)
+
+    def explain(self, text: str, label: str) -> list[Reason]:
+        """Return what each known term of a text adds to the score of a label, the largest part first."""
+        self._check_fitted()
+        if self.features_ is None:
+            raise DataError("the model was fitted on a matrix of features: it knows no words to explain a label by")
+        if not isinstance(text, str):
+            raise DataError(f"expected one text, found {type(text).__name__}")
+        return reasons(self.learner_, self.features_, text, *self._label_ids([label]))
 
     def index_recall(self, X: Any, k: int = 5) -> float | None:
         """Return the share of candidates of an exact search that the model's index finds; None if it is exact."""
@@ -346,6 +403,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             documents["removed"] = self.removed_
         if self.features_ is not None:
             documents["vocabulary"] = self.features_.as_json()
+        if self.calibration_ is not None:
+            documents["calibration"] = self.calibration_.as_json()
         about = {
             "model": self.model,
             "tagger": self.get_params() | {"warm_start": False},
@@ -366,6 +425,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         tagger.label_notes_ = LabelNotes(**saved.documents.get("label_notes", {}))
         vocabulary = saved.documents.get("vocabulary")
         tagger.features_ = None if vocabulary is None else TextFeatures.of_json(vocabulary, path)
+        learned = saved.documents.get("calibration")  # none in older models
+        tagger.calibration_ = None if learned is None else calibration.Calibration.of_json(learned)
         module = import_module(MODELS[tagger.model])
         model = module.restored(about["sizes"], tagger.settings_, saved.serve, saved.train)
         tagger.model_ = model.to(chosen_device(device))
@@ -384,6 +445,11 @@ def chosen_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device is cuda, and torch finds no GPU here")
     return torch.device(name)
+
+
+def _check_method(name: str) -> None:
+    if name not in calibration.METHODS:
+        raise ConfigError(f"unknown calibration {name!r}{did_you_mean(str(name), calibration.METHODS)}")
 
 
 def dataset_of(X: Any, y: Any, label_texts: Mapping[str, str] | None = None) -> Dataset:

@@ -17,7 +17,7 @@ from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
 
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.text import TextFeatures, TextSettings, Tfidf, featurized
-from zipfel.data.tokens import tokenize
+from zipfel.data.tokens import located, tokenize
 from zipfel.errors import ConfigError, DataError
 
 # Tokens
@@ -32,6 +32,60 @@ ODD = st.sampled_from(
 @settings(max_examples=400, deadline=None)
 def test_tokens_are_those_of_the_plain_statement(text, symbols):
     assert tokenize(text, symbols) == reference.tokens(text, symbols)
+
+
+@given(st.text(ANY | ODD), st.booleans())
+@settings(max_examples=400, deadline=None)
+def test_located_tokens_are_the_same_and_stand_in_order(text, symbols):
+    found = located(text, symbols)
+    assert [piece.token for piece in found] == tokenize(text, symbols)
+    assert all(0 <= piece.start < piece.end <= len(text) for piece in found)
+    assert [piece.start for piece in found] == sorted(piece.start for piece in found)
+
+
+@pytest.mark.parametrize("symbols", [False, True])
+def test_every_character_is_located_in_words(symbols):
+    codes = [*range(0x20000), *range(0x20000, 0x110000, 997), *range(0xE0000, 0xE0200)]
+    for start in range(0, len(codes), 200):
+        text = ". ".join(f"a{chr(code)}b{chr(code)}" for code in codes[start : start + 200])
+        assert [piece.token for piece in located(text, symbols)] == tokenize(text, symbols)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Red, red", [("red", "Red"), ("red", "red")]),
+        ("👍 Straße 👍", [("strasse", "Straße")]),
+        ("cafe\u0301s", [("cafés", "cafe\u0301s")]),
+        ("Wör\xadter", [("wörter", "Wör\xadter")]),
+        ("ﬁne ½㎏", [("fine", "ﬁne"), ("1", "½"), ("2kg", "½㎏")]),
+        ("ab東京都。", [("ab", "ab"), ("東京", "東京"), ("京都", "京都")]),
+        ("한\u1100\u1161국", [("한가국", "한\u1100\u1161국")]),
+        ("ﾊﾟﾊﾟ", [("パパ", "ﾊﾟﾊﾟ")]),
+        ("हिन्दी है", [("हिन्दी", "हिन्दी"), ("है", "है")]),
+        ("don´t", [("don", "don"), ("t", "t")]),
+    ],
+)
+def test_tokens_stand_where_they_were_made(text, expected):
+    assert [(piece.token, text[piece.start : piece.end]) for piece in located(text)] == expected
+
+
+def test_places_of_terms_runs_and_repeated_words():
+    features = TextFeatures.fit(["red apple pie", "red apple"], settings=TextSettings(min_count=1, ngrams=3))
+    text = "A red apple! Red. RED Apple pie"
+    found = {features.terms[term]: [text[a:b] for a, b in places] for term, places in features.places(text).items()}
+    assert found == {
+        "red": ["red", "Red", "RED"],
+        "apple": ["apple", "Apple"],
+        "pie": ["pie"],
+        "red apple": ["red apple", "RED Apple"],
+        "apple pie": ["Apple pie"],
+        "red apple pie": ["RED Apple pie"],
+    }
+    counted = features.count([text])
+    assert {term: len(places) for term, places in features.places(text).items()} == dict(
+        zip(counted.indices.tolist(), counted.data.tolist(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("symbols", [False, True])

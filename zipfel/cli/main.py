@@ -14,6 +14,9 @@ from rich.markup import escape
 from zipfel import __version__
 from zipfel.cli import data, model
 from zipfel.cli.demo import demo
+from zipfel.cli.explain import explain
+from zipfel.cli.predict import predict
+from zipfel.cli.report import report
 from zipfel.cli.serve import serve
 from zipfel.cli.show import console, warnings
 from zipfel.errors import ZipfelError
@@ -43,7 +46,7 @@ def root(
     """Tag text with labels out of hundreds to millions, most of them rare."""
 
 
-for command in (demo, model.train, model.evaluate, model.predict, model.models, model.verify, serve):
+for command in (demo, model.train, model.evaluate, predict, explain, report, model.models, model.verify, serve):
     app.command()(command)
 
 

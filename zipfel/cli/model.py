@@ -1,13 +1,10 @@
-"""`zipfel train`, `evaluate`, `predict`, `models`, `verify`."""
+"""`zipfel train`, `evaluate`, `models`, `verify`."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import sys
 import time
-from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,9 +20,7 @@ from zipfel.cli.progress import Shown, span
 from zipfel.cli.show import bar, console, print_table
 from zipfel.data.dataset import Dataset, Part, Propensity, fingerprints
 from zipfel.data.formats import TableSettings
-from zipfel.data.formats.files import new_file, text_lines
-from zipfel.data.formats.table import TEXT_COLUMNS, cell_text
-from zipfel.data.formats.table_files import open_table
+from zipfel.data.formats.files import new_file
 from zipfel.data.splits import Preparation
 from zipfel.data.text import TextSettings
 from zipfel.errors import ConfigError, DataError
@@ -78,6 +73,10 @@ def train(
     )
     ended = "stopped early" if outcome.interrupted else "trained"
     console.print(f"{escape(str(out))}: {ended} in {span(outcome.seconds)}{best}", soft_wrap=True)
+    if tagger.calibration_ is not None:
+        about = tagger.calibration_.figures
+        console.print(f"scores are probabilities by {about.points:,} held-out points ({about.method}): off by "
+                      f"{about.error_after:.1%}, as they came by {about.error_before:.1%}", soft_wrap=True)  # fmt: skip
 
 
 def _fingerprint(dataset: Dataset) -> str:
@@ -112,7 +111,7 @@ def evaluate(
         raise ConfigError(f"part must be one of {', '.join(dataset.parts)}; found {part!r}")
     start = time.perf_counter()
     if model is not None:
-        tagger = _tagger_of(model, dataset)
+        tagger = tagger_of(model, dataset)
         ranking = tagger.rank(_inputs(tagger, dataset.parts[part]), ks[-1], dataset.parts[part].filtered)
     else:
         assert predictions is not None
@@ -137,7 +136,7 @@ def _model_of(paths: list[Path], predictions: Path | None) -> Path | None:
     return paths[0] if len(paths) == 2 else None
 
 
-def _tagger_of(model: Path, dataset: Dataset) -> Tagger:
+def tagger_of(model: Path, dataset: Dataset) -> Tagger:
     """Return a saved model, whose labels must be the data set's."""
     from zipfel.tagger import Tagger
 
@@ -159,54 +158,6 @@ def _index_recall(tagger: Tagger, points: Part, k: int) -> dict[str, float]:
     some = points.take(np.arange(min(1000, len(points))))
     share = tagger.index_recall(_inputs(tagger, some), k)
     return {} if share is None else {"index recall": round(100 * share, 3)}
-
-
-def predict(
-    model: Model,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT ...]", help="Texts to tag.")] = None,
-    input: Annotated[Path | None, typer.Option(help="File of texts: .txt (one a line), .jsonl, .csv, …")] = None,
-    text: Annotated[str | None, typer.Option(help="Text columns of the file, such as title,body.")] = None,
-    k: Annotated[int, typer.Option(help="How many tags a text gets.")] = 5,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-) -> None:
-    """Tag texts, given as words of the command, or in a file; a file of any size is streamed."""
-    from zipfel.tagger import Tagger
-
-    if bool(texts) == (input is not None):
-        raise ConfigError("name texts to tag, or a file of them with --input")
-    tagger = Tagger.load(model)
-    source = iter(texts or []) if input is None else _texts_of(input, text)
-    for batch in batched(source, 1024):
-        for words, tags in zip(batch, tagger.predict(list(batch), k), strict=True):
-            if json:
-                found = [{"label": tag.label, "score": tag.score} for tag in tags]
-                sys.stdout.write(orjson.dumps({"text": words, "tags": found}).decode() + "\n")
-            else:
-                shown = words if len(words) <= 60 else words[:59] + "…"
-                console.print(f"[bold]{escape(shown)}[/bold]", soft_wrap=True)
-                for tag in tags:
-                    console.print(f"  {tag.score:.3f}  {escape(tag.label)}", soft_wrap=True)
-
-
-def _texts_of(path: Path, columns: str | None) -> Iterator[str]:
-    """Yield the texts of a file; columns of a table are joined."""
-    if path.name.removesuffix(".gz").endswith(".txt"):
-        yield from (line.rstrip("\r\n") for line in text_lines(path))
-        return
-    table = open_table(path)
-    wanted = columns.split(",") if columns else [name for name in TEXT_COLUMNS if name in table.columns]
-    if not wanted:
-        raise DataError(f"name the text columns with --text (found: {', '.join(table.columns)})", path)
-    table.check(wanted)
-    for _, values in table.rows(wanted):
-        yield " ".join(map(cell_text, values))
-
-
-def batched(items: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Yield lists of up to `size` items."""
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch
 
 
 def models() -> None:

@@ -61,6 +61,35 @@ class Shown:
             warnings.print(line, soft_wrap=True)
 
 
+class Counted:
+    """Shows how many texts are done, and how many a second; how many there are is not known before the end."""
+
+    def __init__(self, first: int = 0) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24))
+        self._bar = Progress(*columns, console=warnings, transient=True, disable=not warnings.is_terminal)
+        self._task = self._bar.add_task("", total=None)
+        self._first, self._start = first, time.monotonic()
+        self._told = self._start
+
+    def __enter__(self) -> Counted:
+        """Start to show."""
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        """Take the bar away."""
+        self._bar.stop()
+
+    def update(self, done: int) -> None:
+        """Move the bar, or print a line now and then."""
+        now = time.monotonic()
+        line = f"{done:,} texts; {(done - self._first) / max(now - self._start, 1e-9):,.0f} texts/s"
+        self._bar.update(self._task, description=line)
+        if not warnings.is_terminal and now - self._told > _SECONDS_BETWEEN_LINES:
+            self._told = now
+            warnings.print(line, soft_wrap=True)
+
+
 def span(seconds: float) -> str:
     """Return a time as people say it.
 

@@ -22,7 +22,7 @@ from zipfel.config import setting
 from zipfel.data.dataset import Dataset, Texts
 from zipfel.data.formats.files import new_file
 from zipfel.data.formats.sparse_text import matrix_of
-from zipfel.data.tokens import tokenize
+from zipfel.data.tokens import located, tokenize
 from zipfel.errors import ConfigError, DataError
 
 
@@ -162,6 +162,18 @@ class TextFeatures:
         counts = np.asarray(lengths).reshape(_size(fields), len(weights))  # [texts, fields]
         values = np.repeat(np.tile(np.array([*weights.values()], dtype=np.float32), len(counts)), counts.ravel())
         return matrix_of(counts.sum(axis=1), np.asarray(ids), values, len(self.terms))[0]
+
+    def places(self, text: str) -> dict[int, list[tuple[int, int]]]:
+        """Return the characters [start, end) at which each known term stands in a text, from its first to its last."""
+        tokens = located(text, self.settings.symbols)
+        found: dict[int, list[tuple[int, int]]] = {}
+        for length in range(1, self.settings.ngrams + 1):
+            for first in range(len(tokens) - length + 1):
+                run = tokens[first : first + length]
+                term = self._places.get(run[0].token if length == 1 else tuple(piece.token for piece in run))
+                if term is not None:
+                    found.setdefault(term, []).append((run[0].start, run[-1].end))
+        return found
 
     def apply(self, dataset: Dataset) -> Dataset:
         """Return the data set with features X made from its texts, and Z from its label texts."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
-from functools import cache, cached_property
+from collections.abc import Iterable, Iterator
+from functools import cache, cached_property, lru_cache
 from itertools import groupby
+from typing import NamedTuple
 
 # Scripts that are written without blanks between words: Thai, Lao, Myanmar, Khmer, kana, Han. Their runs are cut into
 # overlapping pairs of letters (each with its marks), which need no dictionary and carry most of what words would.
@@ -18,6 +19,7 @@ _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
+_WORD = re.compile(rf"[{_UNSPACED}]+|[^\s{_UNSPACED}]+")
 _PAIR = re.compile(r"(?=(\w\W*\w\W*))")  # ahead only, so that the next pair may begin with this one's second letter
 
 _LONE_ACCENT = re.compile(" [\u0300-\u036f\u3099\u309a]+")  # what NFKC makes of ´ and ¨, often typed for apostrophes
@@ -38,6 +40,53 @@ def tokenize(text: str, symbols: bool = False) -> list[str]:
     if symbols or not text.isascii():
         text = rules.special.sub(rules.replaced, text)
     return text.encode().translate(rules.ascii).decode().split()
+
+
+class Located(NamedTuple):
+    """A token, and the characters [start, end) of the text that it was made of."""
+
+    token: str
+    start: int
+    end: int
+
+
+def located(text: str, symbols: bool = False) -> list[Located]:
+    """Cut a text into the same tokens as `tokenize`, and tell where each of them stands.
+
+    >>> located("½ Größe")
+    [Located(token='1', start=0, end=1), Located(token='2', start=0, end=1), Located(token='grösse', start=2, end=7)]
+    """
+    first = [place for place, character in enumerate(text) if place == 0 or not _joins(character)]
+    last = [*first[1:], len(text)] if text else []
+    pieces = [_folded(text[start:end], symbols) for start, end in zip(first, last, strict=True)]
+    owners = [number for number, piece in enumerate(pieces) for _ in piece]  # of each character, its piece
+    return [Located(token, first[owners[start]], last[owners[end - 1]]) for token, start, end in _cut("".join(pieces))]
+
+
+@cache
+def _joins(character: str) -> bool:
+    """Tell whether normalization may join a character with the one before it: marks, and parts of Hangul syllables."""
+    if character.isascii():
+        return False
+    first = unicodedata.normalize("NFKD", character)[0]
+    return unicodedata.category(first)[0] == "M" or "\u1160" <= first <= "\u11ff"
+
+
+@lru_cache(1 << 16)
+def _folded(piece: str, symbols: bool) -> str:
+    """Return what becomes of a character and the marks behind it, with blanks where words end."""
+    piece = _LONE_ACCENT.sub(" ", unicodedata.normalize("NFKC", piece))
+    return unicodedata.normalize("NFKC", piece.casefold()).translate(_rules(symbols))
+
+
+def _cut(content: str) -> Iterator[tuple[str, int, int]]:
+    """Yield words, and pairs of letters of unspaced scripts, with their places."""
+    for word in _WORD.finditer(content):
+        pairs = list(_PAIR.finditer(word[0])) if _UNSPACED_RUN.match(word[0]) else []
+        for pair in pairs:
+            yield pair[1], word.start() + pair.start(1), word.start() + pair.end(1)
+        if not pairs:
+            yield word[0], word.start(), word.end()
 
 
 @cache

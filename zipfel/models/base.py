@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
+from zipfel.calibration import DEPTH, MOST_POINTS
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part, Propensity
 from zipfel.index import Index, recall
@@ -144,6 +145,21 @@ def most_filtered(filtered: csr_array | None) -> int:
     return 0 if filtered is None else int(np.diff(filtered.indptr).max(initial=0))
 
 
+class Unseen(NamedTuple):
+    """Points that a model ranked before it learned from them, if it ever did, and their labels."""
+
+    ranking: Ranking
+    Y: csr_array
+
+
+def unseen(learner: Learner, validation: Part) -> Unseen:
+    """Rank (some of) validation, deep enough to learn from it what scores are worth."""
+    if len(validation) > MOST_POINTS:
+        validation = validation.take(np.linspace(0, len(validation) - 1, MOST_POINTS).astype(np.int64))
+    depth = min(DEPTH, validation.Y.shape[1])
+    return Unseen(learner.rank(validation.X, depth, validation.filtered), validation.Y)
+
+
 def labelled(part: Part) -> Part:
     """Return the points that have labels: the others have nothing to tell."""
     rows = np.flatnonzero(np.diff(part.Y.indptr))
@@ -163,6 +179,7 @@ class Cosine:
 
     vectors: Tensor
     score: Callable[[Tensor], Tensor]  # of inner products, in [0, 1], keeps their order
+    raw: Callable[[Tensor], Tensor] = torch.clone  # of inner products, what `score` squeezes into [0, 1]
 
     def width(self, k: int) -> int:
         """Return how many labels must be found to rank k."""

@@ -600,7 +600,8 @@ def batches(points: int) -> list[NDArray[np.int64]]:
 
 def clustered_labels(Y: csr_array, clusters: NDArray[np.integer], count: int) -> csr_array:
     """Return which clusters hold a label of each point, [N, K]."""
-    found = csr_array((np.ones(Y.nnz, dtype=np.float32), clusters[Y.indices], Y.indptr), shape=(Y.shape[0], count))
+    ends = Y.indptr.copy()  # what follows writes into them
+    found = csr_array((np.ones(Y.nnz, dtype=np.float32), clusters[Y.indices], ends), shape=(Y.shape[0], count))
     found.sum_duplicates()
     found.data[:] = 1
     return found

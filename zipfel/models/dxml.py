@@ -93,15 +93,18 @@ class Network(nn.Module):
 
     def forward(self, points: Bags, generator: torch.Generator | None = None) -> Tensor:
         """Return unit vectors [B, ℓ]."""
-        hidden = self.input(points) + self.bias
-        hidden = F.relu(hidden) if self.nonlinear else hidden
-        found = steady_linear(hidden, self.output.weight, self.output.bias)
-        if self.straight is not None:
-            found = found + self.straight(points)
+        found = self.unscaled(points)
         if generator is not None and self.dropout:
             kept = torch.rand(found.shape, generator=generator).to(found.device) >= self.dropout
             found = found * kept / (1 - self.dropout)
         return F.normalize(found.float(), dim=1, eps=1e-3)  # not less: where nothing is found, gradients are / eps
+
+    def unscaled(self, points: Bags) -> Tensor:
+        """Return what becomes f_x by division by its length, [B, ℓ]."""
+        hidden = self.input(points) + self.bias
+        hidden = F.relu(hidden) if self.nonlinear else hidden
+        found = steady_linear(hidden, self.output.weight, self.output.bias)
+        return found if self.straight is None else found + self.straight(points)
 
 
 class Dxml(NeighbourModel):

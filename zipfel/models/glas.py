@@ -95,10 +95,14 @@ class Embedding(nn.Module):
 
     def forward(self, points: Bags) -> Tensor:
         """Return φ(x), [B, d]."""
+        return F.normalize(self.unscaled(points), dim=1)
+
+    def unscaled(self, points: Bags) -> Tensor:
+        """Return what becomes φ(x) by division by its length, [B, d]."""
         hidden = self._activated(self.input(points) + self.bias)
         for layer in self.layers:
             hidden = self._activated(layer(hidden)) if layer is not self.layers[-1] else layer(hidden)
-        return F.normalize(hidden.float(), dim=1)
+        return hidden.float()
 
     def _activated(self, hidden: Tensor) -> Tensor:
         return F.relu(hidden) if self.nonlinear else hidden
@@ -186,7 +190,7 @@ class Glas(nn.Module):
     def learner(self) -> Learner:
         """Return what prediction needs: φ, the unit label vectors, and what turns a cosine into a score in [0, 1]."""
         vectors = self.classifier.composed()
-        return Learner(self.embedding, ExactIndex(vectors), Cosine(vectors, self.score), vectors.device)
+        return Learner(self.embedding, ExactIndex(vectors), Cosine(vectors, self.score, self.raw), vectors.device)
 
     def score(self, cosines: Tensor) -> Tensor:
         """Return scores in [0, 1], in the order of the cosines."""
@@ -194,8 +198,12 @@ class Glas(nn.Module):
             return half_cosine(cosines)
         # In float32 the last bit depends on the place in the batch: torch has one sigmoid for eight numbers at a time,
         # and another for what is left over.
+        return torch.sigmoid(self.raw(cosines).double()).float()
+
+    def raw(self, cosines: Tensor) -> Tensor:
+        """Return what `score` squeezes into [0, 1]: a straight line of the cosines."""
         scale, offset = self.classifier.line()
-        return torch.sigmoid((scale * cosines + offset).double()).float()
+        return cosines if self.settings.loss == "margin" else scale * cosines + offset
 
     @torch.no_grad()
     def text_scores(self, queries: Tensor, Z: csr_array) -> Tensor:

@@ -117,11 +117,16 @@ class Features(nn.Module):
         """Return x̂, [B, D]; with a generator, some features and some numbers are dropped."""
         if generator is not None:
             points = keep_features(points, self.keep, generator)
-        found: Tensor = self.tokens(points)
+        found = self.unscaled(points)
         if generator is not None and self.dropout:
             kept = torch.rand(found.shape, generator=generator) >= self.dropout
             found = found * kept.to(found.device) / (1 - self.dropout)
         return F.normalize(found, dim=1) if self.unit else found
+
+    def unscaled(self, points: Bags) -> Tensor:
+        """Return the weighted sums of token vectors, [B, D]."""
+        found: Tensor = self.tokens(points)
+        return found
 
 
 class LabelEncoder(nn.Module):

@@ -182,4 +182,9 @@ class AveragingNetwork(nn.Module):
 
     def forward(self, bags: Bags, share: float = 1.0, generator: torch.Generator | None = None) -> Tensor:
         """Return unit vectors [B, D]; with `share` < 1 each entry is kept with that probability."""
-        return F.normalize(self.table(averaged(bags, share, generator or torch.Generator())), dim=1)
+        return F.normalize(self.unscaled(bags, share, generator), dim=1)
+
+    def unscaled(self, bags: Bags, share: float = 1.0, generator: torch.Generator | None = None) -> Tensor:
+        """Return averages [B, D]."""
+        found: Tensor = self.table(averaged(bags, share, generator or torch.Generator()))
+        return found

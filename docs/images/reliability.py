@@ -1,0 +1,28 @@
+"""Draw the reliability plot of the guide out of benchmarks/results/calibration.jsonl."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+import orjson
+
+matplotlib.use("svg")
+from matplotlib import pyplot as plt
+
+HERE = Path(__file__).parent
+LINES = (HERE.parent.parent / "benchmarks" / "results" / "calibration.jsonl").read_bytes().splitlines()
+
+plt.rcParams.update({"svg.hashsalt": "zipfel", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False})
+runs = [orjson.loads(line) for line in LINES]
+figure, places = plt.subplots(1, len(runs), figsize=(2.9 * len(runs), 2.9), sharey=True, squeeze=False)
+for place, run in zip(places[0], runs, strict=True):
+    place.plot([0, 1], [0, 1], color="#999999", linewidth=0.8)
+    for kind, color, name in (("raw", "#c4773b", "the model's own"), ("calibrated", "#2b6cb0", "shown by zipfel")):
+        place.plot(*zip(*run[f"bins {kind}"], strict=True), "o-", color=color, markersize=3, linewidth=1.2, label=name)
+    place.set(title=f"{run['data']}, {run['model']}", xlabel="score", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    place.spines["right"].set_visible(False)
+places[0][0].set_ylabel("share of right tags")
+places[0][0].legend(frameon=False, loc="upper left", fontsize=8)
+figure.tight_layout()
+figure.savefig(HERE / "reliability.svg", metadata={"Date": None})

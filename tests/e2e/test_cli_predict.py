@@ -1,0 +1,334 @@
+"""Tagging files of any size: the three kinds of output, thresholds, and going on where it stopped."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Iterator
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import load_npz
+
+import zipfel
+from zipfel.cli import predict, unfinished
+from zipfel.data.synthetic import Synthetic, make
+from zipfel.tagger import Tagger
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "planted"
+    zipfel.write(make(Synthetic(points=1200, labels=20, texts=True, noise=0.2, seed=1)), folder, "lf")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(planted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "model"
+    settings = {"dimension": 16, "epochs": 4, "steps": 1, "rate": 0.01}
+    Tagger("glas", settings=settings, device="cpu", validation=0.3).fit_dataset(zipfel.read(planted)).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(planted: Path) -> list[str]:
+    return list(next(iter(zipfel.read(planted).test.texts.values())))
+
+
+@pytest.fixture
+def source(texts: list[str], tmp_path: Path) -> Path:
+    (tmp_path / "in.txt").write_text("\n".join(texts) + "\n")
+    return tmp_path / "in.txt"
+
+
+def long_file(path: Path, texts: list[str], lines: int) -> Path:
+    path.write_text("".join(f"{text}\n" for text in islice(cycle(texts), lines)))
+    return path
+
+
+def leftovers(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if ".part" in path.name}
+
+
+# --- What is written --------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_json_hold_what_predict_gives(zipfel_command, model, source, texts, tmp_path):
+    outcome = zipfel_command("predict", model, "--input", source, "--out", tmp_path / "tags.jsonl", "--k", 3)
+    assert outcome.code == 0, outcome.err
+    assert f"{len(texts)} texts tagged" in outcome.out
+    lines = [json.loads(line) for line in (tmp_path / "tags.jsonl").read_text().splitlines()]
+    assert [line["text"] for line in lines] == texts
+    found = [[(tag["label"], tag["score"]) for tag in line["tags"]] for line in lines]
+    assert found == [[tuple(tag) for tag in row] for row in Tagger.load(model).predict(texts, 3)]
+    shown = zipfel_command("predict", model, "--input", source, "--k", 3, "--json").out
+    assert shown == (tmp_path / "tags.jsonl").read_text()
+    assert leftovers(tmp_path) == set()
+
+
+def test_a_table_has_a_row_for_each_text(zipfel_command, model, texts, tmp_path):
+    odd = [texts[0], 'with "quotes", commas', "", texts[1]]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in odd))
+    out = tmp_path / "tags.csv"
+    assert zipfel_command("predict", model, "--input", tmp_path / "in.jsonl", "--out", out, "--k", 2).code == 0
+    with out.open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["text", "label_1", "score_1", "label_2", "score_2"]
+    assert [row[0] for row in rows[1:]] == odd
+    for row, tags in zip(rows[1:], Tagger.load(model).predict(odd, 2), strict=True):
+        assert row[1::2] == [tag.label for tag in tags]
+        assert [float(cell) for cell in row[2::2]] == pytest.approx([tag.score for tag in tags], rel=1e-5)
+    few = tmp_path / "few.csv"
+    words = ["predict", model, "--input", tmp_path / "in.jsonl", "--out", few, "--threshold", 0.5, "--k", 4]
+    assert zipfel_command(*words).code == 0
+    with few.open(newline="") as file:
+        cells = [row[1:] for row in csv.reader(file)][1:]
+    wanted = [len(tags) for tags in Tagger.load(model).predict(odd, 4, threshold=0.5)]
+    assert [sum(map(bool, row)) // 2 for row in cells] == wanted
+    assert {len(row) for row in cells} == {8}
+
+
+def test_a_matrix_of_scores_is_judged_as_the_model_is(zipfel_command, planted, model, source, texts, tmp_path):
+    outcome = zipfel_command("predict", model, "--input", source, "--out", tmp_path / "scores.npz", "--k", 7)
+    assert outcome.code == 0, outcome.err
+    scores, tagger = load_npz(tmp_path / "scores.npz"), Tagger.load(model)
+    expected = tagger.calibrated(tagger.rank(texts, 7)).as_scores(20)
+    assert scores.shape == (len(texts), 20)
+    assert scores.has_canonical_format
+    assert (scores != expected).nnz == 0
+    assert json.loads((tmp_path / "scores.labels.json").read_text()) == tagger.classes_
+    zipfel_command("evaluate", model, planted, "--json", tmp_path / "a.json")
+    zipfel_command("evaluate", planted, "--predictions", tmp_path / "scores.npz", "--json", tmp_path / "b.json")
+    ours, theirs = (json.loads((tmp_path / name).read_text()) for name in ("a.json", "b.json"))
+    assert {**ours, "seconds": 0} == {**theirs, "seconds": 0}
+
+
+@pytest.mark.parametrize("threshold", [[], ["--threshold", 0.99999]])
+def test_a_matrix_of_several_blocks_and_of_none(zipfel_command, monkeypatch, model, source, texts, tmp_path, threshold):
+    monkeypatch.setattr("zipfel.cli.outputs.BLOCK", 7)
+    words = ["predict", model, "--input", source, "--out", tmp_path / "scores.npz", "--k", 3, *threshold]
+    assert zipfel_command(*words).code == 0
+    assert load_npz(tmp_path / "scores.npz").nnz == (0 if threshold else 3 * len(texts))
+    (tmp_path / "empty.txt").write_text("")
+    assert zipfel_command("predict", model, "--input", tmp_path / "empty.txt", "--out", tmp_path / "e.npz").code == 0
+    assert load_npz(tmp_path / "e.npz").shape == (0, 20)
+
+
+@pytest.mark.parametrize("name", ["tags.jsonl", "tags.csv", "tags.npz"])
+def test_labels_that_were_removed_are_in_no_file(zipfel_command, model, source, texts, tmp_path, name):
+    tagger = Tagger.load(model)
+    gone = tagger.predict(texts, 1)[0][0].label
+    tagger.remove_labels([gone]).save(tmp_path / "less")
+    outcome = zipfel_command("predict", tmp_path / "less", "--input", source, "--out", tmp_path / name, "--k", 99)
+    assert outcome.code == 0, outcome.err
+    if name.endswith(".npz"):
+        columns = np.diff(load_npz(tmp_path / name).tocsc().indptr)
+        assert np.flatnonzero(columns == 0).tolist() == [tagger.classes_.index(gone)]
+    else:
+        assert gone not in (tmp_path / name).read_text()
+
+
+# --- Thresholds -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "precision", "by_frequency"),
+    [
+        (["--precision", "0.7"], 0.7, False),
+        (["--precision", "0.7", "--by-frequency"], 0.7, True),
+        (["--best-f1"], None, False),
+        (["--best-f1", "--by-frequency"], None, True),
+    ],
+)
+def test_a_threshold_is_chosen(zipfel_command, model, source, texts, words, precision, by_frequency):
+    lines = zipfel_command("predict", model, "--input", source, "--json", *words).out.splitlines()
+    found = [[tag["label"] for tag in json.loads(line)["tags"]] for line in lines]
+    tagger = Tagger.load(model)
+    rows = tagger.predict(texts, threshold=tagger.choose_threshold(precision, by_frequency))
+    assert found == [[tag.label for tag in row] for row in rows]
+    assert len({len(row) for row in found}) > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--input", "{in}", "--threshold", "0.3", "--best-f1"], "give one of --threshold, --precision and --best-f1"),
+        (["--input", "{in}", "--by-frequency"], "--by-frequency needs --precision or --best-f1"),
+        (["--input", "{in}", "--precision", "1.5"], "precision must lie above 0 and at most at 1; found 1.5"),
+        (["--input", "{in}", "--out", "{tmp}/tags.txt"], "--out must end in .jsonl, .csv, .npz; found 'tags.txt'"),
+        (["--input", "{in}", "--out", "{tmp}/no/tags.csv"], "cannot be written: No such file or directory"),
+        (["--input", "{tmp}/no.txt", "--out", "{tmp}/tags.csv"], "no.txt: cannot be read: no such file"),
+        (["--input", "{in}", "--out", "{tmp}/tags.csv", "--k", "0"], "k must be at least 1; found 0"),
+        (["a text", "--out", "{tmp}/tags.csv"], "--out goes with --input"),
+    ],
+)
+def test_bad_words_are_one_line(zipfel_command, model, source, tmp_path, words, message):
+    outcome = zipfel_command("predict", model, *(w.format(**{"in": source, "tmp": tmp_path}) for w in words))
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert len(outcome.err.splitlines()) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"in.txt"}
+
+
+# --- Any size, and going on -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tags.jsonl", "tags.npz"])
+def test_memory_does_not_grow_with_the_file(zipfel_command, monkeypatch, model, texts, tmp_path, name):
+    monkeypatch.setattr(predict, "BATCH", 256)
+    monkeypatch.setattr("zipfel.cli.outputs.BLOCK", 256)
+    peaks = []
+    for lines in (2_000, 20_000):
+        path = long_file(tmp_path / f"{lines}.txt", [text[:60] for text in texts], lines)
+        tracemalloc.start()
+        assert zipfel_command("predict", model, "--input", path, "--out", tmp_path / f"{lines}-{name}").code == 0
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0] + 200_000
+    assert (tmp_path / f"20000-{name}").stat().st_size > 4 * (tmp_path / f"2000-{name}").stat().st_size > 0
+
+
+def test_long_texts_make_small_batches(monkeypatch):
+    monkeypatch.setattr(predict, "CHARACTERS", 10)
+    monkeypatch.setattr(predict, "BATCH", 3)
+    found = list(predict.batches(["a"] * 7 + ["b" * 30, "c", "d" * 9, "e"]))
+    assert found == [["a"] * 3, ["a"] * 3, ["a", "b" * 30], ["c", "d" * 9], ["e"]]
+    assert list(predict.batches([])) == []
+
+
+SLOW = """
+import sys
+from zipfel.cli import predict, unfinished
+from zipfel.cli.main import main
+predict.BATCH, unfinished.SECONDS = 4, 0.0
+sys.argv = ["zipfel", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "by", "code"),
+    [("tags.jsonl", signal.SIGKILL, -9), ("tags.csv", signal.SIGINT, 130), ("tags.npz", signal.SIGTERM, 143)],
+)
+def test_what_was_stopped_goes_on_to_the_same_bytes(zipfel_command, model, texts, tmp_path, name, by, code):
+    source = long_file(tmp_path / "in.txt", texts, 4000)
+    words = ["predict", model, "--input", source, "--k", 3, "--out", tmp_path / name]
+    journal = tmp_path / f"{name}.part.json"
+    command = [sys.executable, "-c", SLOW, *map(str, words)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        while process.poll() is None and not (journal.exists() and json.loads(journal.read_text())["rows"] >= 40):
+            time.sleep(0.01)
+        process.send_signal(by)
+        _, told = process.communicate()
+    assert process.returncode == code, told
+    assert not (tmp_path / name).exists()
+    done = json.loads(journal.read_text())["rows"]
+    assert 40 <= done < 4000
+    if by == signal.SIGINT:
+        assert f"stopped after {done:,} texts; the same command goes on from there" in told
+    if by == signal.SIGKILL:
+        with (tmp_path / f"{name}.part").open("ab") as part:
+            part.write(b'{"text": "half a li')
+    outcome = zipfel_command(*words)
+    assert outcome.code == 0, outcome.err
+    assert f"going on after {done:,} texts" in outcome.err
+    undisturbed = tmp_path / f"whole-{name}"
+    assert zipfel_command(*words[:-1], undisturbed).code == 0
+    assert (tmp_path / name).read_bytes() == undisturbed.read_bytes()
+    assert leftovers(tmp_path) == set()
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.fixture
+def begun(zipfel_command, monkeypatch, model, source, tmp_path) -> Iterator[list[Any]]:
+    """Leave a file half-way, by an error after 64 texts; return the words of the command."""
+    words = ["predict", model, "--input", source, "--out", tmp_path / "tags.jsonl", "--k", 3]
+    batches = predict.batches
+
+    def failing(texts: Any) -> Iterator[list[str]]:
+        for number, batch in enumerate(batches(texts)):
+            if number == 2:
+                raise StoppedError("stop")
+            yield batch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(predict, "BATCH", 32)
+        patch.setattr(predict, "batches", failing)
+        assert zipfel_command(*words).code == 1
+    assert json.loads((tmp_path / "tags.jsonl.part.json").read_text())["rows"] == 64
+    return words
+
+
+def test_other_inputs_are_refused(zipfel_command, begun, model, source, texts, tmp_path):
+    refused = zipfel_command(*begun[:-1], 4)
+    assert refused.code == 2
+    assert "tags.jsonl was begun with another k; start over with --fresh" in refused.err
+    refused = zipfel_command(*begun, "--threshold", 0.2)
+    assert "was begun with another threshold; start over" in refused.err
+    source.write_text(source.read_text() + "one more\n")
+    refused = zipfel_command(*begun)
+    assert "was begun with another input; start over with --fresh" in refused.err
+    Tagger.load(model).save(tmp_path / "copy")
+    other = Tagger("glas", settings={"dimension": 8, "epochs": 1, "steps": 1}, device="cpu")
+    other.fit(texts[:20], [["a"], ["b"]] * 10).save(tmp_path / "other")
+    assert "begun with another model, input" in zipfel_command("predict", tmp_path / "other", *begun[2:]).err
+    assert zipfel_command(*begun, "--fresh").code == 0
+    assert len((tmp_path / "tags.jsonl").read_text().splitlines()) == len(texts) + 1
+    assert leftovers(tmp_path) == set()
+
+
+def test_a_file_that_is_there_stays(zipfel_command, begun, tmp_path):
+    assert zipfel_command(*begun).code == 0
+    before = (tmp_path / "tags.jsonl").read_bytes()
+    refused = zipfel_command(*begun)
+    assert refused.code == 2
+    assert "tags.jsonl: exists already; name another, or write it anew with --fresh" in refused.err
+    assert zipfel_command(*begun, "--fresh").code == 0
+    assert (tmp_path / "tags.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"rows": 1}', b'{"rows": 64, "bytes": "x", "inputs": {}}'])
+def test_a_broken_journal_is_told(zipfel_command, begun, tmp_path, content):
+    (tmp_path / "tags.jsonl.part.json").write_bytes(content)
+    refused = zipfel_command(*begun)
+    assert refused.code == 2
+    assert "tells not what was done" in refused.err
+
+
+def test_a_part_that_lost_bytes_is_told(zipfel_command, begun, tmp_path):
+    part = tmp_path / "tags.jsonl.part"
+    part.write_bytes(part.read_bytes()[:-1])
+    assert "has lost some of its" in zipfel_command(*begun).err
+
+
+def test_a_second_process_is_kept_off(zipfel_command, begun, tmp_path):
+    inputs = json.loads((tmp_path / "tags.jsonl.part.json").read_text())["inputs"]
+    with unfinished.Unfinished(tmp_path / "tags.jsonl", inputs) as file:
+        assert file.rows == 64
+        refused = zipfel_command(*begun)
+    assert refused.code == 2
+    assert "another process is writing" in refused.err
+
+
+def test_the_header_of_a_table_is_written_once(tmp_path):
+    for round in range(3):
+        with unfinished.Unfinished(tmp_path / "out.csv", {"k": 1}) as file:
+            assert file.bytes == (0 if round == 0 else 6 + 2 * (round - 1))
+            file.write(b"a,b\r\n\n", 0) if not file.bytes else file.write(b"1\n", 1)
+    assert (tmp_path / "out.csv.part").read_bytes() == b"a,b\r\n\n1\n1\n"

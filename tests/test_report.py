@@ -1,0 +1,262 @@
+"""The report: its figures by hand and against slow statements, and a page that nothing in the data can break."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+
+from zipfel import Tagger
+from zipfel.data.dataset import Dataset, Part
+from zipfel.data.synthetic import Synthetic, make
+from zipfel.errors import DataError
+from zipfel.evaluate import evaluate
+from zipfel.explain import Reason
+from zipfel.index.beam import BeamIndex
+from zipfel.models.base import Ensemble, Learner
+from zipfel.models.neighbours import Vote
+from zipfel.report.documents import Tagged, confusions
+from zipfel.report.findings import covered, findings, reliability, shortlist
+from zipfel.report.page import marked, page
+from zipfel.types import Ranking
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "glas": {"dimension": 16, "epochs": 6, "steps": 1, "rate": 0.03},
+    "lightdxml": {"dimension": 16, "epochs": 6, "steps": 1, "rate": 0.03, "shortlist": 7},
+    "mnn": {"dimension": 16, "epochs": 4, "rate": 0.01},
+    "decaf": {
+        "dimension": 16,
+        "epochs": 2,
+        "first_epochs": 1,
+        "steps": 1,
+        "learners": 2,
+        "shortlist": "beam",
+        "clusters": 8,
+        "beam": 3,
+    },
+}
+ABOUT: dict[str, Any] = {
+    "model": "glas",
+    "zipfel": "0",
+    "tagger": {"preset": "default", "seed": 3, "text": {"ngrams": 1}},
+    "settings": {"dimension": 16, "scale": None, "layers": 1},
+    "sizes": {"features": 10, "labels": 4},
+    "training": {"best_epoch": 1, "interrupted": False},
+    "versions": {"torch": "2"},
+    "sha256": "0123456789abcdef0123",
+}
+VOID = {"meta", "br", "img", "use"}
+
+
+class Tags(HTMLParser):
+    """Collects tags and attributes, and checks that what is opened is closed."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(content)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def checked(content: str) -> Tags:
+    """Read a page, in which nothing comes from elsewhere, nothing runs, and no id stands twice."""
+    tags = Tags(content)
+    ids = [attributes["id"] for _, attributes in tags.found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert not {tag for tag, _ in tags.found} & {"script", "img", "link", "iframe", "object", "embed", "foreignobject"}
+    for _, attributes in tags.found:
+        assert not any(name.startswith("on") or name == "src" for name in attributes)
+        for name, value in attributes.items():
+            assert not name.endswith("href") or str(value).startswith("#")
+    assert not re.search(r"@import|url\((?!#)", content)
+    return tags
+
+
+def dataset(texts: bool = True) -> Dataset:
+    return make(Synthetic(points=400, labels=20, texts=texts, noise=0.2, test_share=0.2, seed=1))
+
+
+def fitted(model: str, data: Dataset) -> Tagger:
+    return Tagger(model, settings=SETTINGS[model], device="cpu").fit_dataset(data)
+
+
+@pytest.fixture(params=sorted(SETTINGS), scope="module")
+def tagger(request: pytest.FixtureRequest) -> Tagger:
+    return fitted(request.param, dataset())
+
+
+def test_the_page_has_the_figures_of_evaluate(tagger):
+    data = dataset()
+    found = findings(tagger, data)
+    report = evaluate(tagger.rank(data.test.texts, 5), data)
+    assert found.report == report
+    content = page(found, data, ABOUT)
+    checked(content)
+    for values in (report.values, report.macro, report.only_tail):
+        for name, value in values.items():
+            assert f"<td>{value:.2f}</td>" in content, name
+    assert sum(piece.contribution for piece in report.bins) == pytest.approx(report.values["P@5"])
+    assert found.curves["P"][4] == pytest.approx(report.values["P@5"])
+    assert found.curves["coverage"][2] == pytest.approx(report.values["coverage@3"])
+    for title in ("Rare and frequent", "How sure", "Worst", "Best", "Most confused", "Settings"):
+        assert f"<h2>{title}" in content
+    assert content.count("<svg") == 5
+    assert '<p class="lead">preset default with dimension 16 · 80 test points, 20 labels</p>' in content
+
+
+def test_the_same_page_twice(tagger):
+    data = dataset()
+    assert page(findings(tagger, data), data, ABOUT) == page(findings(tagger, data), data, ABOUT)
+
+
+def test_worst_and_best_documents(tagger):
+    data = dataset()
+    found = findings(tagger, data)
+    assert [d.quality for d in found.best] == sorted((d.quality for d in found.best), reverse=True)
+    assert [d.quality for d in found.worst] == sorted(d.quality for d in found.worst)
+    assert found.best[0].quality > found.worst[0].quality
+    for document in [*found.best, *found.worst]:
+        true = {data.label_name(label) for label in data.test.Y[[document.row]].indices}
+        said = {guess.label.name for guess in document.guesses}
+        assert {guess.label.name for guess in document.guesses if guess.right} == said & true
+        assert {miss.label.name for miss in document.missed} == true - said
+        assert document.text == "\n".join(column[document.row] for column in data.test.texts.values())
+    firsts = [document.guesses[0].label.name for document in found.worst]
+    assert len(set(firsts)) == len(firsts)
+
+
+def test_progress_is_told():
+    data, told = dataset(), []
+    findings(fitted("glas", data), data, "train", lambda done, all: told.append((done, all)))
+    assert told[0][0] == 0
+    assert told[-1] == (320, 320)
+
+
+def test_reliability_by_hand():
+    scores = np.array([[0.95, 0.15], [0.97, -np.inf], [1.0, 0.11]], dtype=np.float32)
+    right = np.array([[True, False], [False, False], [True, True]])
+    found = reliability(scores, right)
+    assert found.counts.tolist() == [0, 2, 0, 0, 0, 0, 0, 0, 0, 3]
+    assert found.said[[1, 9]] == pytest.approx([0.13, 2.92 / 3])
+    assert found.right[[1, 9]] == pytest.approx([0.5, 2 / 3])
+    assert found.error == pytest.approx(100 * (2 * 0.37 + (2.92 - 2)) / 5)
+
+
+def test_recall_of_the_shortlist_against_a_slow_statement(tagger):
+    data = dataset()
+    X, truth = tagger.features_.transform(data.test.texts), data.test.Y
+    learner = tagger.learner_.learners[0] if isinstance(tagger.learner_, Ensemble) else tagger.learner_
+    found, wanted = shortlist(learner, X, truth), [slow_candidates(learner, x) for x in learner.encode(X)]
+    for width in (1, 3, found.width or 10, len(found.recall)):
+        hits = sum(len(set(row[:width]) & set(truth[[i]].indices)) for i, row in enumerate(wanted))
+        if isinstance(learner.classifier, Vote):
+            voters = [learner.classifier.memory.Y[row[:width]].indices for row in wanted]
+            hits = sum(len(set(labels) & set(truth[[i]].indices)) for i, labels in enumerate(voters))
+        assert found.recall[width - 1] == pytest.approx(hits / truth.nnz, abs=0.01)  # ties apart
+    assert found.of_points == isinstance(learner.classifier, Vote)
+    assert (found.width is None) == (tagger.model == "glas")
+    if tagger.model == "lightdxml":
+        assert found.width == 7
+
+
+def slow_candidates(learner: Learner, query: torch.Tensor) -> list[int]:
+    """What a model looks at, the nearest first: labels, points, or the labels of the clusters that are opened."""
+    if not isinstance(learner.index, BeamIndex):
+        return np.argsort(-(learner.classifier.vectors @ query).numpy(), kind="stable").tolist()
+    scores, clusters = (learner.index.heads @ query).numpy(), learner.index.clusters.tolist()
+    opened = np.argsort(-scores, kind="stable")[: learner.index.beam].tolist()
+    return [label for cluster in opened for label in range(len(clusters)) if clusters[label] == cluster]
+
+
+def test_coverage_of_bins_by_hand():
+    """Training counts 1, 1, 2, 4 make bins of about 1.6 occurrences each: bins 0, 1, 2 and 4."""
+    truth = csr_array(np.array([[1, 1, 0, 0], [0, 0, 1, 1]]))
+    shares = covered(np.array([0, 3, 3]), truth, np.array([1, 1, 2, 4]))
+    assert shares.tolist() == [100, 0, 0, 0, 100]
+
+
+def test_confusions_by_hand():
+    """Two points with label 0 get 1 instead; one with 1 and 2 gets 2 and 0; a fourth is right at first, wrong then."""
+    truth = csr_array(np.array([[1, 0, 0], [1, 0, 0], [0, 1, 1], [0, 0, 1]], dtype=np.float32))
+    data = Dataset(Part(truth, X=csr_array(np.eye(4))), label_names=["a", "b", "c"])
+    ids = np.array([[1, 0], [1, 2], [2, 0], [2, 1]])
+    ranking = Ranking(ids, np.zeros(ids.shape, dtype=np.float32))
+    tagged = Tagged(data, data.train, ranking)
+    assert tagged.right.tolist() == [[False, True], [False, False], [True, False], [True, False]]
+    found = [(c.predicted.name, c.right.name, c.times, c.of) for c in confusions(tagged)]
+    assert found == [("b", "a", 2, 2), ("a", "b", 1, 1)]
+
+
+def test_marks_stand_on_their_words():
+    reasons = [Reason("b", 2.0, [(2, 3), (8, 9)]), Reason("<", -1.0, [(4, 5)]), Reason("a b", 0.1, [(0, 3)])]
+    assert marked("a b < & b", reasons) == (
+        'a <mark class="for" style="--w:1.0">b</mark> <mark class="against" style="--w:0.5">&lt;</mark> &amp; '
+        '<mark class="for" style="--w:1.0">b</mark>'
+    )
+    assert marked("x" * 2000, [Reason("x", 1.0, [(1500, 1600)])]) == "x" * 699 + "…"
+
+
+HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</style></svg><script>", "&lt;b&gt; ' \" \0"]
+
+
+def test_hostile_texts_and_names_are_only_text():
+    texts = [f"{bad} {word}" for bad in HOSTILE for word in ("apple", "pear", "plum")]
+    names = sorted(HOSTILE)
+    Y = csr_array(np.array([[bad == name for name in names] for bad in HOSTILE for _ in range(3)], dtype=np.float32))
+    part = Part(Y, texts={"<i>": texts})
+    data = Dataset(
+        part, test=part.take(np.arange(8)), name="<script>x</script>", label_names=names, label_texts={"<u>": HOSTILE}
+    )
+    tagger = Tagger("glas", settings=SETTINGS["glas"], text={"min_count": 1}, device="cpu").fit_dataset(data)
+    content = page(findings(tagger, data), data, ABOUT)
+    checked(content)
+    assert "<title>glas on &lt;script&gt;x&lt;/script&gt;</title>" in content
+    assert "&lt;<mark" in content or "&lt;script&gt;" in content
+    assert "&quot;&gt;&lt;img src=x onerror=alert(1)&gt;" in content
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_points_without_text_show_their_features(names):
+    data = dataset(texts=False)
+    if not names:
+        data = Dataset(data.train, data.test)
+    content = page(findings(fitted("glas", data), data), data, ABOUT | {"tagger": {**ABOUT["tagger"], "text": None}})
+    checked(content)
+    assert content.count("No text; features that count most:") == 10
+    assert "<blockquote>" not in content
+    assert ("token00" in content) == names
+
+
+def test_one_label_and_a_point_without_anything():
+    X, Y = csr_array(np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 2.0]])), csr_array(np.array([[1.0], [1.0], [1.0]]))
+    data = Dataset(Part(Y, X=X), test=Part(Y, X=X))
+    found = findings(fitted("glas", data), data)
+    checked(page(found, data, ABOUT))
+    assert found.confusions == []
+    assert found.report.values["P@1"] == 100
+
+
+def test_a_part_must_have_points():
+    data = dataset()
+    tagger = fitted("glas", data)
+    with pytest.raises(DataError, match="no points in validation"):
+        findings(tagger, data, "validation")
