@@ -331,6 +331,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             raise ConfigError("a model that was fitted on a matrix cannot score a label by its text")
         Z = self.features_.transform(list(label_texts.values()))
         scores = self.model_.text_scores(self.learner_.first.encode(self._rows(X)), Z).cpu().numpy()
+        if self.calibration_ is not None:
+            scores = np.asarray(calibration.mapped(self.calibration_.curve, scores))
         scores[:, np.diff(Z.indptr) == 0] = 0
         return [[Tag(*pair) for pair in zip(label_texts, row, strict=True)] for row in scores.tolist()]
 
