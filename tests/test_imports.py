@@ -32,7 +32,8 @@ HEAVY = {
 FLOORS = [
     {"__main__"},
     {"cli"},
-    {"server", "report"},
+    {"server"},
+    {"report"},
     {"tagger"},
     {"evaluate", "explain", "persistence"},
     {"models"},

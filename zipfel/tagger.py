@@ -312,32 +312,40 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         return rows
 
     def predict(
-        self, X: Any, k: int | None = None, threshold: float | Sequence[float] | None = None
+        self,
+        X: Any,
+        k: int | None = None,
+        threshold: float | Sequence[float] | None = None,
+        extra: Mapping[str, str] | None = None,
     ) -> list[list[Tag]]:
         """Return the best k tags of each point, best first, with scores in [0, 1] that are probabilities.
 
         threshold: the least score of a tag; one for all, or what `choose_threshold` gives.  k: 5, and 50 where there is
-        a threshold, so that it and not k decides.
+        a threshold, so that it and not k decides.  extra: texts of labels that the model has not learned, by name; they
+        compete with its own, and one of which no word is known scores 0.
         """
-        shown = calibration.SHOWN if threshold is None else calibration.DEPTH
-        ranking = self.calibrated(self.rank(X, shown if k is None else k), threshold)
+        depth = (calibration.SHOWN if threshold is None else calibration.DEPTH) if k is None else k
+        ranking, names = self.rank(X, depth), self.classes_
+        if extra:
+            ranking, names = self._with_extra(ranking, X, list(extra.values())).top(depth), [*names, *extra]
+        ranking = self.calibrated(ranking, threshold)
         return [
-            [Tag(self.classes_[label], score) for label, score in zip(*row, strict=True) if label >= 0]
+            [Tag(names[label], score) for label, score in zip(*row, strict=True) if label >= 0]
             for row in zip(ranking.ids.tolist(), ranking.scores.tolist(), strict=True)
         ]
 
-    def predict_texts(self, X: Any, label_texts: Mapping[str, str]) -> list[list[Tag]]:
-        """Score labels that the model has not learned, by their texts alone; not in order.
-
-        A label of which no word is known scores 0.
-        """
-        self._check_fitted()
+    def _with_extra(self, ranking: Ranking, X: Any, texts: Sequence[str]) -> Ranking:
+        """Rank labels that are known by their texts only among the others; their ids follow those of the model's."""
         if self.features_ is None:
             raise ConfigError("a model that was fitted on a matrix cannot score a label by its text")
-        Z = self.features_.transform(list(label_texts.values()))
+        Z = self.features_.transform(list(texts))
         scores = self.model_.text_scores(self.learner_.first.encode(self._rows(X)), Z).cpu().numpy()
         scores[:, np.diff(Z.indptr) == 0] = 0
-        return [[Tag(*pair) for pair in zip(label_texts, row, strict=True)] for row in scores.tolist()]
+        rows, places = np.nonzero(ranking.ids >= 0)
+        added = np.indices(scores.shape).reshape(2, -1)
+        ids = np.concatenate([ranking.ids[rows, places], len(self.classes_) + added[1]])
+        values = np.concatenate([ranking.scores[rows, places], scores.ravel()])
+        return Ranking.of_pairs(np.concatenate([rows, added[0]]), ids, values, len(ranking), ranking.k + len(texts))
 
     def nearest_labels(self, label: str, k: int = 5) -> list[Tag]:
         """Return the k labels whose vectors are nearest to that of a label, by cosine, nearest first."""

@@ -31,10 +31,11 @@ def vectors(tagger: Tagger, texts: list[str]) -> np.ndarray:
 
 
 def scores(tagger: Tagger) -> list[list[float]]:
-    found = tagger.predict_texts(["red apple", "car"], MINE)
-    assert [[tag.label for tag in row] for row in found] == [list(MINE)] * 2
-    assert [row[2].score for row in found] == [0, 0]  # no word of it is known
-    return [[tag.score for tag in row[:2]] for row in found]
+    found = [dict(row) for row in tagger.predict(["red apple", "car"], 9, extra=MINE)]
+    own = [dict(row) for row in tagger.predict(["red apple", "car"], 9)]
+    assert [{name: row[name] for name in row if name not in MINE} for row in found] == own
+    assert [row["nothing"] for row in found] == [0, 0]  # no word of it is known
+    return [[row["juice"], row["lorry"]] for row in found]
 
 
 def test_glas_scores_a_text_like_a_label():
@@ -62,14 +63,28 @@ def test_lightdxml_mixes_what_classifier_and_shortlist_say_of_a_text():
         for x in points
     ]
     np.testing.assert_allclose(scores(tagger), slow, rtol=1e-5)
-    assert [tag.score for tag in tagger.predict_texts(["zzz"], MINE)[0]] == [0, 0, 0]  # nothing is known of the point
+    unknown = dict(tagger.predict(["zzz"], 9, extra=MINE)[0])
+    assert [unknown[name] for name in MINE] == [0, 0, 0]  # nothing is known of the point
+
+
+def test_labels_of_a_request_stand_where_their_scores_put_them_before_these_become_probabilities():
+    tagger = Tagger("glas", settings={"dimension": 8, "epochs": 9, "steps": 1}, text={"min_count": 1}, device="cpu",
+                    validation=0.3, calibration="platt").fit(TEXTS * 20, TAGS * 20)  # fmt: skip
+    assert tagger.calibration_ is not None
+    raw, row = tagger.rank(["slow car"], 9), tagger.features_.transform(["slow car"])
+    score = float(tagger.model_.text_scores(tagger.learner_.encode(row), row)[0, 0])
+    place = int((raw.scores[0] >= score).sum())
+    found = tagger.predict(["slow car"], 9, extra={"lorry": "slow car"})[0]
+    assert [tag.label for tag in found].index("lorry") == place
+    assert [tag.score for tag in found] == sorted((tag.score for tag in found), reverse=True)
+    assert len(tagger.predict(["slow car"], 2, extra={"lorry": "slow car"})[0]) == 2
 
 
 @pytest.mark.parametrize("model", ["mnn", "dxml"])
 def test_where_points_vote_a_text_is_no_label(model):
     tagger = fitted(model)
     with pytest.raises(ConfigError, match=f"{model} cannot score a label by its text"):
-        tagger.predict_texts(["car"], MINE)
+        tagger.predict(["car"], extra=MINE)
     with pytest.raises(ConfigError, match=f"{model} has vectors of points, not of labels"):
         tagger.nearest_labels("car")
 

@@ -112,6 +112,17 @@ def test_labels_that_came_later_are_there_and_removed_ones_are_not(client):
     assert {tag["label"] for tag in tags} == {"printer", "slow / late", "paper jam"}
 
 
+@pytest.mark.parametrize("model", ["glas", "lightdxml", "mnn", "decaf"])
+def test_reasons_name_words_of_the_text(client, model):
+    text = "no PAPER, no printer"
+    answer = client.ask("POST", "/explain", json={"text": text, "label": "printer", "model": model})
+    assert answer.status_code == 200
+    reasons = answer.json()["reasons"]
+    assert {reason["term"] for reason in reasons} == {"no", "paper", "printer"}
+    for reason in reasons:
+        assert {text[start:end].lower() for start, end in reason["places"]} == {reason["term"]}
+
+
 def test_reasons_are_those_of_the_model(client, monkeypatch):
     tagger = client.service.catalog.slots["glas"].current.tagger
     reasons = [Reason("paper", 0.5, [(3, 8)]), Reason("no", -0.25, [(0, 2)])]

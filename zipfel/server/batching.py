@@ -121,8 +121,7 @@ def tagged(loaded: Loaded, batch: Sequence[Job]) -> list[list[list[Tag]]]:
 def _own(loaded: Loaded, job: Job, tags: list[list[Tag]]) -> list[list[Tag]]:
     """Let a job's own labels compete, and leave out what is below its threshold."""
     if job.extra:
-        more = loaded.tagger.predict_texts(job.texts, job.extra)
-        tags = [sorted(one + other, key=lambda tag: -tag.score)[: job.k] for one, other in zip(tags, more, strict=True)]
+        tags = loaded.tagger.predict(job.texts, job.k, extra=job.extra)
     if job.threshold is not None:
         tags = [[tag for tag in row if tag.score >= job.threshold] for row in tags]
     return tags

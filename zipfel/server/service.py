@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from zipfel.errors import ConfigError
+from zipfel.errors import ConfigError, ZipfelError
 from zipfel.server import log, schema
 from zipfel.server.batching import Batcher
 from zipfel.server.body import Bodies
@@ -86,7 +86,10 @@ class Service:
         self._check_texts([asked.text])
         loaded = self.catalog.slot(asked.model).current
         _place(loaded, asked.label)
-        return await self._aside(lambda: explained(loaded, asked.text, asked.label))
+        try:
+            return await self._aside(lambda: explained(loaded, asked.text, asked.label))
+        except ZipfelError as problem:  # a model that cannot tell
+            raise Problem(400, str(problem)) from None
 
     def models(self) -> dict[str, Any]:
         """List the models."""
