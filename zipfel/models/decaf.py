@@ -136,7 +136,7 @@ class DecafSettings:
 PRESETS: dict[str, DecafSettings] = {
     "paper": DecafSettings(  # D, K and the beam follow the size of the data, as the authors' do
         dimension=512, learners=3, shortlist="beam", missed=False, cosine=False, relu=True, residual=True, drop=0.2,
-        batch=255, epochs=10, steps=1, rate=0.008, halve=True,
+        batch=255, epochs=10, steps=1, rate=0.008, halve=True, first_drop=0.5, first_epochs=20, first_rate=0.01,
     ),
     "default": DecafSettings(),
     "fast": DecafSettings(dimension=512, epochs=10, steps=200),
