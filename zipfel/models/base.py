@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, vstack
+from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from zipfel.calibration import DEPTH, MOST_POINTS
@@ -164,20 +164,6 @@ def labelled(part: Part) -> Part:
     """Return the points that have labels: the others have nothing to tell."""
     rows = np.flatnonzero(np.diff(part.Y.indptr))
     return part if len(rows) == len(part) else part.take(rows)
-
-
-def with_label_points(part: Part, Z: csr_array | None) -> Part:
-    """Return the points, and behind them the texts of labels [L, V], each as a point that has this label."""
-    if Z is None or not Z.nnz:
-        return part
-    told = np.flatnonzero(np.diff(Z.indptr))
-    own = csr_array(
-        (np.ones(len(told), dtype=np.float32), told, np.arange(len(told) + 1)), shape=(len(told), Z.shape[0])
-    )
-    filtered = part.filtered
-    if filtered is not None:
-        filtered = csr_array(vstack([filtered, csr_array(own.shape, dtype=filtered.dtype)]))
-    return Part(csr_array(vstack([part.Y, own])), X=csr_array(vstack([part.X, Z[told]])), filtered=filtered)
 
 
 def share_right(learner: Learner, part: Part) -> float:

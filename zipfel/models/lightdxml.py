@@ -31,7 +31,6 @@ from zipfel.models.base import (
     all_products,
     labelled,
     share_right,
-    with_label_points,
 )
 from zipfel.models.mixed import Mixed, chosen_beta, curve
 from zipfel.models.tokens import start_tokens
@@ -57,9 +56,6 @@ class LightSettings:
     shortlist: int | None = setting(None, "k, labels in a shortlist; none: 5 % of all, 100 to 700")
     index: Kind | None = setting(
         None, "how labels are searched: exact, hnsw or ivf; none: exact up to 50,000, else hnsw"
-    )
-    label_points: bool = setting(
-        True, "texts of labels, where there are any, are learned from as points with that label"
     )
     keep: float = setting(0.9, "share of features that a step keeps")
     dropout: float = setting(0.0, "share of the numbers of a point's vector that a step drops")
@@ -195,14 +191,11 @@ class LightDxml(nn.Module):
 
     def learn(self, lesson: Lesson, run: Run) -> Outcome:
         """Go through the cycles; the epoch that is best by P@1 on validation stays, or else the last."""
-        validation, settings = lesson.validation or None, self.settings
-        part = labelled(lesson.train)
+        part, validation, settings = labelled(lesson.train), lesson.validation or None, self.settings
         batch = max(1, min(settings.batch, len(part) // 10))
         epochs = max(settings.epochs, math.ceil(settings.steps * batch / len(part)))
         cycle = settings.cycle or max(1, epochs // 4)
         self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.places))).to(self.counts)
-        if settings.label_points:
-            part = with_label_points(part, lesson.Z)
         near: Tensor | None = None
 
         def turn(done: int, resumed: bool) -> None:
