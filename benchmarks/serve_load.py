@@ -58,7 +58,7 @@ class Load:
     def __init__(self, bodies: list[bytes], requests: int) -> None:
         self.bodies, self.requests = bodies, requests
         self.due: deque[tuple[float, bytes]] = deque()
-        self.idle: list[Client] = []
+        self.idle: deque[Client] = deque()  # in turn: the server ends connections that nobody uses
         self.latencies: list[float] = []
         self.failed, self.seconds = 0, 0.0
         self.done = asyncio.Event()
@@ -66,7 +66,7 @@ class Load:
     def send(self) -> None:
         """Give what is due to clients that are idle."""
         while self.due and self.idle:
-            self.idle.pop().ask(*self.due.popleft())
+            self.idle.popleft().ask(*self.due.popleft())
 
     def answered(self, client: Client, status: bytes, latency: float) -> None:
         """Note an answer."""
