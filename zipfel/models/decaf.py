@@ -60,7 +60,7 @@ JUDGED = 10_000  # points of train that choose the beam
 class DecafSettings:
     """Settings of DECAF. Defaults are ours, chosen on validation; the preset `paper` has those of the authors."""
 
-    dimension: int = setting(1024, "width D of the vectors of tokens, points and labels")
+    dimension: int = setting(512, "width D of the vectors of tokens, points and labels")
     learners: int = setting(1, "learners whose scores are averaged")
     shortlist: Literal["none", "beam"] | None = setting(
         None, "how labels are found: none looks at all, beam at those of the best clusters; left open: as they fit"
@@ -81,10 +81,10 @@ class DecafSettings:
         True, "text blocks have a residual layer R; without it they leave sums of tokens as they are"
     )
     keep: float = setting(1.0, "share of features that a step keeps")
-    drop: float = setting(0.5, "share of numbers that a step drops behind each ReLU")
+    drop: float = setting(0.2, "share of numbers that a step drops behind each ReLU")
     first_drop: float = setting(0.5, "the same in Module I")
-    batch: int = setting(512, "points a step, at most a tenth of train")
-    epochs: int = setting(25, "passes over train, in Modules II and IV; more, where they are fewer than `steps` steps")
+    batch: int = setting(256, "points a step, at most a tenth of train")
+    epochs: int = setting(8, "passes over train, in Modules II and IV; more, where they are fewer than `steps` steps")
     first_epochs: int = setting(20, "passes over train in Module I")
     steps: int = setting(400, "least number of steps of a module")
     rate: float = setting(0.004, "highest learning rate")
@@ -139,7 +139,7 @@ PRESETS: dict[str, DecafSettings] = {
         batch=255, epochs=10, steps=1, rate=0.008, halve=True, first_drop=0.5, first_epochs=20, first_rate=0.01,
     ),
     "default": DecafSettings(),
-    "fast": DecafSettings(dimension=512, epochs=10, steps=200),
+    "fast": DecafSettings(dimension=384, epochs=6, steps=200),
 }  # fmt: skip
 
 
