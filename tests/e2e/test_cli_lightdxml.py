@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import sys
 import time
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 import zipfel
-from zipfel.data.synthetic import Synthetic, make
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -21,29 +19,12 @@ for word in ("dimension=16", "epochs=4", "steps=1", "rate=0.02", "batch=32", "sh
     SMALL += ["--set", word]
 
 
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "planted"
-    zipfel.write(make(Synthetic(points=500, labels=20, texts=True, noise=0.2, seed=1)), folder, "lf")
-    return folder
-
-
 @pytest.mark.parametrize("changes", [[], ["--set", "index=hnsw", "--set", "half=true", "--set", "tokens=fasttext"]])
-def test_train_evaluate_predict_train_again(zipfel_command, planted, tmp_path, changes, nothing_is_learned_again):
+def test_train_evaluate_predict_train_again(planted, tmp_path, changes, learned, nothing_is_learned_again):
     words = ["train", planted, "--out", tmp_path / "run", *SMALL, *changes]
-    outcome = zipfel_command(*words)
-    assert outcome.code == 0, outcome.err
-    assert "epoch 4" in outcome.err
-    judged = zipfel_command("evaluate", tmp_path / "run", planted, "--json", tmp_path / "figures.json")
-    assert judged.code == 0, judged.err
-    figures = json.loads((tmp_path / "figures.json").read_text())
+    figures, tags, own = learned(words, tmp_path / "run")
     assert figures["P@1"] > 60
     assert ("index recall" in figures) == bool(changes)
-    dataset = zipfel.read(planted)
-    text = next(iter(dataset.train.texts.values()))[1]
-    tags = json.loads(zipfel_command("predict", tmp_path / "run", text, "--k", "20", "--json").out)["tags"]
-    assert {tag["label"] for tag in tags} == set(dataset.label_names)  # also those that are on no shortlist
-    own = {dataset.label_names[label] for label in dataset.train.Y[[1]].indices}
     assert own & {tag["label"] for tag in tags[: len(own)]}  # which one comes first hangs on few points
     assert 0 <= tags[-1]["score"] <= tags[0]["score"] <= 1
     nothing_is_learned_again(words, tmp_path / "run")
@@ -61,29 +42,6 @@ def test_token_vectors_of_a_file(zipfel_command, planted, tmp_path):
     assert narrow.code == 2
     assert "words.vec has vectors of width 16; set dimension=16" in narrow.err
     assert "Traceback" not in narrow.err
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["shortlst=3"], "unknown setting 'shortlst'; did you mean 'shortlist'?"),
-        (["beta=2"], "beta must lie in [0, 1]; found 2"),
-        (["cycle=0"], "cycle must be at least 1; found 0"),
-    ],
-)
-def test_bad_settings_are_one_line(zipfel_command, planted, tmp_path, words, told):
-    more = [part for word in words for part in ("--set", word)]
-    outcome = zipfel_command("train", planted, "--out", tmp_path / "x", "--model", "lightdxml", *more)
-    assert outcome.code == 2
-    assert told in outcome.err
-    assert len(outcome.err.splitlines()) == 1
-    assert not (tmp_path / "x").exists()
-
-
-def test_models_lists_what_lightdxml_takes(zipfel_command):
-    outcome = zipfel_command("models")
-    for word in ("lightdxml", "shortlist", "label_epochs", "beta", "tokens"):
-        assert word in outcome.out
 
 
 def train_slowly(data: Path, out: Path, pause: float) -> None:

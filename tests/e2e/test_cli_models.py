@@ -13,13 +13,6 @@ from zipfel.data.synthetic import Synthetic, make
 SMALL = ["--set", "dimension=16", "--set", "epochs=4", "--set", "steps=1", "--set", "rate=0.01"]
 
 
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "planted"
-    zipfel.write(make(Synthetic(points=600, labels=20, texts=True, noise=0.2, seed=1)), folder, "lf")
-    return folder
-
-
 @pytest.fixture
 def trained(zipfel_command, planted, tmp_path) -> Path:
     outcome = zipfel_command("train", planted, "--model", "glas", "--out", tmp_path / "run", *SMALL)
@@ -131,3 +124,32 @@ def test_demo_trains_judges_and_tags(zipfel_command, monkeypatch, tmp_path):
     again = zipfel_command("demo", tmp_path / "demo")
     assert again.code == 0
     assert "epoch 2" not in again.err  # what is done is not done again
+
+
+@pytest.mark.parametrize(
+    ("model", "word", "told"),
+    [
+        ("lightdxml", "shortlst=3", "unknown setting 'shortlst'; did you mean 'shortlist'?"),
+        ("lightdxml", "beta=2", "beta must lie in [0, 1]; found 2"),
+        ("lightdxml", "cycle=0", "cycle must be at least 1; found 0"),
+        ("decaf", "learnrs=3", "unknown setting 'learnrs'; did you mean 'learners'?"),
+        ("decaf", "clusters=12", "clusters must be a power of two; found 12"),
+        ("decaf", "shortlist=hnsw", "shortlist must be one of none, beam; found 'hnsw'"),
+    ],
+)
+def test_bad_settings_are_one_line(zipfel_command, planted, tmp_path, model, word, told):
+    outcome = zipfel_command("train", planted, "--out", tmp_path / "x", "--model", model, "--set", word)
+    assert outcome.code == 2
+    assert told in outcome.err
+    assert len(outcome.err.splitlines()) == 1
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("lightdxml", "shortlist", "label_epochs", "beta", "tokens"), ("decaf", "learners", "refinement", "first_epochs")],
+)
+def test_models_lists_what_they_take(zipfel_command, words):
+    outcome = zipfel_command("models")
+    for word in words:
+        assert word in outcome.out

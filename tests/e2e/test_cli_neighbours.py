@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 import zipfel
-from zipfel.data.synthetic import Synthetic, make
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -16,13 +14,6 @@ SMALL = {
     "mnn": ["--set", "dimension=16", "--set", "epochs=4", "--set", "rate=0.01"],
     "dxml": ["--set", "dimension=16", "--set", "hidden=32", "--set", "epochs=4", "--set", "rate=0.01"],
 }
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "planted"
-    zipfel.write(make(Synthetic(points=600, labels=20, texts=True, noise=0.2, seed=1)), folder, "lf")
-    return folder
 
 
 @pytest.mark.parametrize("index", ["exact", "ivf"])

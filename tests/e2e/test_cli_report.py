@@ -8,17 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import zipfel
-from zipfel.data.synthetic import Synthetic, make
-
 SMALL = ["--set", "dimension=16", "--set", "epochs=4", "--set", "steps=1", "--set", "rate=0.01"]
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "planted"
-    zipfel.write(make(Synthetic(points=600, labels=20, texts=True, noise=0.2, seed=1)), folder, "lf")
-    return folder
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
+from stopped import Stop, stops_after
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -39,7 +40,7 @@ from zipfel.models.decaf import (
     padded_bags,
 )
 from zipfel.tagger import Tagger, settings_of
-from zipfel.training.run import Run, State
+from zipfel.training.run import Run
 from zipfel.training.trainer import Schedule
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -60,10 +61,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "lite": {**BEAM, "learners": 2, "lite": True, "epochs": 2},
     "lite exact": {**SMALL, "learners": 2, "lite": True, "epochs": 2},
 }
-
-
-class Stop(Exception):  # noqa: N818
-    pass
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -666,24 +663,6 @@ def run_of(folder: Path | None, stop: Any = None, validation: float = 0, **chang
         stop(run)
     tagger = Tagger("decaf", settings={**STOPPED, **changes}, validation=validation, device="cpu", seed=1)
     return tagger.fit_dataset(data(120), run)
-
-
-def stops_after(times: int, stage: str = "") -> Any:
-    """Stop a run right after a stage, or any, was kept for so many times."""
-
-    def prepare(run: Run) -> None:
-        plain, left = run.keep, list(range(times))
-
-        def keep(name: str, state: State, notes: Mapping[str, Any] | None = None) -> None:
-            plain(name, state, notes)
-            if name == (stage or name):
-                left.pop()
-                if not left:
-                    raise Stop
-
-        run.keep = keep  # type: ignore[method-assign]
-
-    return prepare
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
+from stopped import Stop, stops_after
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -43,17 +44,13 @@ from zipfel.models.lightdxml import (
     listed_bags,
 )
 from zipfel.tagger import Tagger, settings_of
-from zipfel.training.run import Run, State
+from zipfel.training.run import Run
 from zipfel.training.trainer import Schedule
 from zipfel.types import Shortlist
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL: dict[str, Any] = {"dimension": 16, "epochs": 4, "steps": 1, "batch": 32, "rate": 0.02, "shortlist": 6}
-
-
-class Stop(Exception):  # noqa: N818
-    pass
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -542,24 +539,6 @@ def run_of(folder: Path | None, part: Part, stop: Any = None, validation: float 
         stop(run)
     tagger = Tagger("lightdxml", settings={**SMALL, **changes}, validation=validation, device="cpu", seed=1)
     return tagger.fit_dataset(Dataset(part), run).model_
-
-
-def stops_after(times: int, stage: str = "") -> Any:
-    """Stop a run right after a stage, or any, was kept for so many times."""
-
-    def prepare(run: Run) -> None:
-        plain, left = run.keep, list(range(times))
-
-        def keep(name: str, state: State, notes: Mapping[str, Any] | None = None) -> None:
-            plain(name, state, notes)
-            if name == (stage or name):
-                left.pop()
-                if not left:
-                    raise Stop
-
-        run.keep = keep  # type: ignore[method-assign]
-
-    return prepare
 
 
 def every_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import orjson
 import pytest
 import torch
+from stopped import Stop
 from torch import Tensor, nn
 
 from zipfel.data.synthetic import Synthetic, make
@@ -23,10 +24,6 @@ from zipfel.types import Bags
 
 POINTS = 20
 SCHEDULE = Schedule(epochs=4, batch=4, rate=0.1, checkpoint_seconds=0)  # 5 steps an epoch, each of them kept
-
-
-class Stop(Exception):  # noqa: N818
-    pass
 
 
 class Small(nn.Module):

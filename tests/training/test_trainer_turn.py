@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from stopped import Stop
 from torch import Tensor, nn
 
 from zipfel.training.run import Run
@@ -16,10 +17,6 @@ from zipfel.training.trainer import Outcome, Schedule, train
 
 POINTS = 20
 SCHEDULE = Schedule(epochs=4, batch=4, rate=0.1, checkpoint_seconds=0)  # 5 steps an epoch, each of them kept
-
-
-class Stop(Exception):  # noqa: N818
-    pass
 
 
 class Moved(nn.Module):
