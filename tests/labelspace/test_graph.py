@@ -185,7 +185,7 @@ def test_bad_edges_are_named_with_file_and_line(tmp_path, text, names, line, pro
 
 def test_many_labels_are_not_listed_in_a_message(tmp_path):
     with pytest.raises(DataError, match="unknown label 'zzz'; none of the 500 labels is like it"):
-        edges_of(tmp_path, "1\tzzz\n", [str(number) for number in range(500)])
+        edges_of(tmp_path, "label 1\tzzz\n", [f"label {number}" for number in range(500)])
 
 
 def test_weights_that_add_up_to_infinity_are_refused(tmp_path):
