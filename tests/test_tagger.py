@@ -571,3 +571,9 @@ def test_models_that_cannot_take_texts_of_labels(tagger, matrix):
     for act in (lambda t: t.add_labels({}), lambda t: t.remove_labels([]), lambda t: t.rename_labels({})):
         with pytest.raises(NotFittedError):
             act(made())
+
+
+@pytest.mark.parametrize("threshold", [2, -0.1, float("nan")])
+def test_a_threshold_that_no_score_can_reach_is_refused(tagger, threshold):
+    with pytest.raises(ConfigError, match=r"a threshold must lie in \[0, 1\]; found"):
+        tagger.predict(TEXTS[:2], threshold=threshold)

@@ -366,6 +366,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def calibrated(self, ranking: Ranking, threshold: float | Sequence[float] | None = None) -> Ranking:
         """Return what `rank` gave with probabilities for scores, less the labels below a threshold."""
+        if isinstance(threshold, int | float) and not 0 <= threshold <= 1:  # a bin's may be ∞, which leaves it out
+            raise ConfigError(f"a threshold must lie in [0, 1]; found {threshold}")
         if self.calibration_ is not None:
             return self.calibration_.applied(ranking, threshold)
         return ranking if threshold is None else calibration.cut(ranking, threshold)
