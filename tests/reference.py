@@ -419,6 +419,25 @@ def beam(query, heads, clusters, width):
     return {m: ([label for label, owner in enumerate(clusters) if owner == m], scores[m]) for m in opened}
 
 
+def tree(query, nodes, leaves, width):
+    """Parabel: the labels of the `width` leaves that a beam search reaches, by leaf, with Σ ln σ(w · x + b) to there.
+
+    nodes: (w, b) of all but the root, level by level.  leaves: of each label.
+    """
+    depth = (len(nodes) // 2 + 1).bit_length() - 1
+    reached = {(): 0.0}  # by the way to a node: 0 for the first child, 1 for the second
+    for _ in range(depth):
+        further = {}
+        for way, score in reached.items():
+            for turn in (0, 1):
+                place = int("".join(map(str, (*way, turn))), 2)  # among the nodes of its level
+                *w, b = nodes[2 ** (len(way) + 1) - 2 + place]
+                further[*way, turn] = score + math.log(sigmoid(dot(query, w) + b))
+        reached = dict(sorted(further.items(), key=lambda pair: (-pair[1], pair[0]))[:width])
+    found = {int("0" + "".join(map(str, way)), 2): score for way, score in reached.items()}
+    return {leaf: ([label for label, own in enumerate(leaves) if own == leaf], found[leaf]) for leaf in found}
+
+
 def averaged(rankings, k):
     """Rank by the mean of scores, 0 where a label is not ranked; rankings: lists of rows of (label, score)."""
     rows = []

@@ -24,12 +24,14 @@ from zipfel import persistence
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Dataset, Part
 from zipfel.errors import ConfigError
-from zipfel.index.beam import BeamIndex
+from zipfel.index.beam import BeamIndex, NearIndex
 from zipfel.index.exact import ExactIndex
-from zipfel.models import base, decaf, decaf_network
+from zipfel.index.tree import TreeIndex
+from zipfel.models import base, decaf, decaf_network, shortlisters
 from zipfel.models.base import Ensemble, Learner, labelled, listed
 from zipfel.models.decaf import PRESETS, Decaf, DecafSettings
 from zipfel.models.decaf_network import Heads, Network, cluster_ranks, clustered_labels, head_offset, padded_bags
+from zipfel.models.shortlisters import chosen_beam, label_sums
 from zipfel.tagger import Tagger, settings_of
 from zipfel.training.run import Run
 from zipfel.training.trainer import Schedule
@@ -50,6 +52,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "paper": {**BEAM, "cosine": False, "relu": True, "missed": False, "halve": True},
     "ensemble": {**BEAM, "learners": 2, "epochs": 2},
     "lite": {**BEAM, "learners": 2, "lite": True, "epochs": 2},
+    "hnsw": {**BEAM, "shortlist": "hnsw"},
+    "parabel": {**BEAM, "shortlist": "parabel", "learners": 2, "epochs": 4},
     "lite exact": {**SMALL, "learners": 2, "lite": True, "epochs": 2},
 }
 
@@ -457,7 +461,7 @@ def test_dense_centroids_equal_loops(monkeypatch):
     model = Decaf(FEATURES, LABELS, small(), seeded())
     model.take_texts(label_texts())
     network = model.networks[0]
-    found = model.centroids(network, part)
+    found = label_sums(network, network.tokens, part, model.texts())
     dense = part.X.toarray() @ network.tokens.rows.numpy()
     for label in range(LABELS):
         own = dense[part.Y.toarray()[:, label] > 0].sum(axis=0)
@@ -501,31 +505,31 @@ def test_ranks_of_clusters_equal_loops(monkeypatch):
 
 
 def test_the_beam_is_the_least_that_finds_85_of_100_labels(monkeypatch):
-    monkeypatch.setattr(decaf, "WIDEST", 1.0)
-    model, network = with_heads()
+    monkeypatch.setattr(shortlisters, "WIDEST", 1.0)
+    _, network = with_heads()
     part = planted(100)
-    ranks, beam = ranks_by_hand(network, part), model.chosen_beam(network, part)
+    ranks, beam = ranks_by_hand(network, part), chosen_beam(network, part)
     shares = [np.mean([rank < width for rank in ranks]) for width in (beam - 1, beam)]
     assert shares[0] < 0.85 <= shares[1]
-    monkeypatch.setattr(decaf, "JUDGED", 10)
-    assert 1 <= model.chosen_beam(network, part) <= 16
+    monkeypatch.setattr(shortlisters, "JUDGED", 10)
+    assert 1 <= chosen_beam(network, part) <= 16
 
 
 def test_a_shortlist_holds_at_most_5_of_100_clusters_unless_told():
-    model, network = with_heads()
-    assert model.chosen_beam(network, planted(100)) == 1  # one at least
+    _, network = with_heads()
+    assert chosen_beam(network, planted(100)) == 1  # one at least
     network.heads = torch.randn(64, 16, generator=seeded(1))
-    assert model.chosen_beam(network, planted(100)) == 3
+    assert chosen_beam(network, planted(100)) == 3
     for told, beam in ((7, 7), (99, 64)):
-        model.settings = small(shortlist="beam", beam=told)
-        assert model.chosen_beam(network, planted(100)) == beam
+        network.settings = small(shortlist="beam", beam=told)
+        assert chosen_beam(network, planted(100)) == beam
 
 
 def test_shortlists_are_the_labels_of_the_clusters_that_score_best(monkeypatch):
     monkeypatch.setattr(decaf_network, "BATCH", 16)
-    model, network = with_heads()
+    _, network = with_heads()
     network.beam, part = 3, planted(40)
-    near = model.shortlists(network, 0, part, Run())
+    near = shortlisters.shortlists(network, 0, part, Run())
     for x, row in zip(network.ready()(bags(part.X)).tolist(), near.tolist(), strict=True):
         assert sorted(row) == sorted(reference.beam(x, network.heads.tolist(), [], 3))
 
@@ -564,11 +568,12 @@ def test_s_keeps_the_encoder_that_it_learned_with(tmp_path):
     assert torch.equal(again.sort(dim=1).values, near.long().sort(dim=1).values)
 
 
-@pytest.mark.parametrize("kind", ["beam", "paper"], indirect=True)
+@pytest.mark.parametrize("kind", ["beam", "paper", "hnsw", "parabel"], indirect=True)
 def test_it_learns_what_is_planted_with_shortlists(kind, tagger):
     test = planted(100, seed=1)
-    assert isinstance(tagger.learner_.index, BeamIndex)
-    assert tagger.score(test.X, test.Y) > (0.75 if kind == "beam" else 0.5)
+    index = {"hnsw": NearIndex, "parabel": TreeIndex}.get(kind, BeamIndex)
+    assert type(tagger.learner_.first.index) is index
+    assert tagger.score(test.X, test.Y) > (0.5 if kind == "paper" else 0.75)
 
 
 # --- Ensembles and lite -----------------------------------------------------------------------------------------------
@@ -630,20 +635,30 @@ def test_an_ensemble_ranks_by_the_mean_of_scores(kind, tagger):
 # --- Prediction -------------------------------------------------------------------------------------------------------
 
 
+def opened_by_hand(kind: str, network: Network, x: list[float]) -> dict[int, tuple[list[int], float]]:
+    heads, clusters = network.heads.tolist(), network.clusters.tolist()
+    if not heads:
+        return {0: (list(range(LABELS)), math.inf)}
+    if kind == "parabel":
+        return reference.tree(x, heads, clusters, network.beam)
+    return reference.beam(x, heads, range(LABELS) if kind == "hnsw" else clusters, network.beam)
+
+
 def test_scores_by_hand(kind, tagger):
-    """s = σ(w · x + offset) σ(h · x), the second factor with shortlists, for the labels of the clusters opened."""
+    """s = σ(w · x + offset) σ(h · x), the second factor with clusters, for the labels of the clusters opened."""
     network, X = tagger.model_.networks[0], planted(5, seed=1).X
     learner: Learner = network.learner(tagger.model_.counts)
     found = learner.rank(X, 4)
     offset, level = network.offset.item(), head_offset(len(network.heads), network.settings)
     by_modules = zip(network.ready()(bags(X)).tolist(), network.seeking()(bags(X)).tolist(), strict=True)
     for row, (x, sought) in enumerate(by_modules):
-        every = {0: (list(range(LABELS)), math.inf)}
-        heads, clusters = network.heads.tolist(), network.clusters.tolist()
-        opened = reference.beam(sought, heads, clusters, 3) if heads else every
+        opened, by_clusters = (
+            opened_by_hand(kind, network, sought),
+            kind not in ("exact", "lite exact", "hnsw", "parabel"),
+        )
         scores = {
             label: reference.sigmoid(reference.dot(network.vectors[label].tolist(), x) + offset)
-            * (reference.sigmoid(head + level) if heads else 1)
+            * (reference.sigmoid(head + level) if by_clusters else 1)
             for labels, head in opened.values()
             for label in labels
         }
@@ -818,7 +833,7 @@ def test_what_only_learning_needs_is_not_served(kind, tagger, tmp_path):
     assert set(saved.serve) == {f"networks.0.{name}" for name in served} | {"counts", "beams"}
 
 
-@pytest.mark.parametrize("kind", ["exact", "beam", "lite"], indirect=True)
+@pytest.mark.parametrize("kind", ["exact", "beam", "lite", "hnsw", "parabel"], indirect=True)
 def test_a_loaded_model_learns_on_as_one_that_was_not_saved(kind, tagger, tmp_path):
     tagger.save(tmp_path / "model")
     models = []
@@ -846,13 +861,17 @@ def tagging(settings_: Mapping[str, Any], rows: np.ndarray | None = None) -> Tag
     return tagger.fit(sentences(part), names_of(part.Y))
 
 
-@pytest.mark.parametrize("settings_", [SMALL, {**BEAM, "beam": 2}, KINDS["lite"]], ids=["exact", "beam", "lite"])
+@pytest.mark.parametrize(
+    "settings_",
+    [SMALL, {**BEAM, "beam": 2}, KINDS["lite"], KINDS["hnsw"], {**KINDS["parabel"], "learners": 1}],
+    ids=["exact", "beam", "lite", "hnsw", "parabel"],
+)
 def test_a_warm_start_learns_new_labels(tmp_path, settings_):
     part = planted()
     late = np.flatnonzero(part.Y[:, [35, 20]].sum(axis=1) > 0)
     early = np.setdiff1d(np.arange(len(part)), late)
     first = tagging({**settings_, "epochs": 10}, early)
-    before = [value.clone() for value in first.model_.networks[0].heads]
+    before = first.model_.networks[0].heads.clone()
     tagger = loaded_from(first, tmp_path / "model").set_params(warm_start=True)
     known = list(tagger.classes_)
     again = part.take(np.concatenate([late, early[:100]]))
@@ -863,7 +882,7 @@ def test_a_warm_start_learns_new_labels(tmp_path, settings_):
         assert tagger.predict([name], 1)[0][0].label == name, name  # also with shortlists: its cluster is opened
     some = part.take(np.arange(100))
     assert tagger.score(sentences(some), names_of(some.Y)) > 0.7
-    assert all(torch.equal(a, b) for a, b in zip(before, tagger.model_.networks[0].heads, strict=True))
+    assert torch.equal(before, tagger.model_.networks[0].heads[: len(before)])
 
 
 def test_labels_that_come_later_begin_at_their_texts(tmp_path):
@@ -916,10 +935,14 @@ def test_new_labels_are_scored_by_their_texts_at_once(kind, tagger):
         torch.testing.assert_close(network.vectors[LABELS:], w)
         assert torch.equal(network.vectors[:LABELS], before[f"networks.{number}.vectors"])
         assert torch.equal(network.clusters[:LABELS], before[f"networks.{number}.clusters"])
-        if len(network.heads):
-            points = network.seeking()(bags(Z)).tolist()
-            products = [[reference.dot(x, head) for head in network.heads.tolist()] for x in points]
-            assert network.clusters[LABELS:].tolist() == [row.index(max(row)) for row in products]
+        if kind == "hnsw":
+            torch.testing.assert_close(network.heads[LABELS:], normalize(network.seeking()(bags(Z)), dim=1))
+        elif len(network.heads):
+            nearest = []
+            for x in network.seeking()(bags(Z)).tolist():
+                opened = opened_by_hand(kind, network, x)
+                nearest.append(max(opened, key=lambda m: opened[m][1]))
+            assert network.clusters[LABELS:].tolist() == nearest
     ids = model.learner().rank(Z, LABELS + 2).ids
     assert sorted(ids[0]) == list(range(LABELS + 2))
 
@@ -979,7 +1002,7 @@ def test_small_data_has_smaller_batches_then_more_passes(points, schedule):
         ({"keep": 0}, r"keep must lie in \(0, 1\]; found 0"),
         ({"clusters": 12}, "clusters must be a power of two; found 12"),
         ({"label_text": False, "refinement": False}, "label_text and refinement are both false"),
-        ({"shortlist": "hnsw"}, "none, beam"),
+        ({"shortlist": "annoy"}, "none, beam, hnsw, parabel"),
         ({"start": "texts"}, "text, random"),
         ({"learner": 3}, "unknown setting 'learner'; did you mean 'learners'?"),
     ],
@@ -989,11 +1012,11 @@ def test_settings_that_make_no_sense(changes, told):
         settings_of("decaf", changes=changes)
 
 
-@pytest.mark.parametrize("settings_", [SMALL, BEAM], ids=["exact", "beam"])
-def test_one_label_and_a_validation_without_points(settings_):
+@pytest.mark.parametrize("shortlist", ["none", "beam", "hnsw", "parabel"])
+def test_one_label_and_a_validation_without_points(shortlist):
     part = Part(csr_array(np.ones((12, 1))), X=csr_array(np.eye(12, 3, dtype=np.float32)))
     nobody = Part(csr_array((0, 1)), X=csr_array((0, 3)))
-    tagger = Tagger("decaf", settings={**settings_, "epochs": 1}, device="cpu")
+    tagger = Tagger("decaf", settings={**BEAM, "shortlist": shortlist, "epochs": 1}, device="cpu")
     tagger.fit_dataset(Dataset(part, validation=nobody))
     assert tagger.outcome_.best is None
     assert tagger.rank(part.X, 3).ids.tolist() == [[0]] * 12

@@ -1,10 +1,11 @@
-"""Labels in clusters: a point's candidates are the labels of the clusters that score highest (DECAF's shortlister)."""
+"""A point's candidates: the labels of the clusters that score highest (DECAF's shortlister), or the nearest labels."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from zipfel.index import Index
 from zipfel.index.exact import SPARE, ExactIndex, largest, row_products
 from zipfel.types import Shortlist
 
@@ -28,7 +29,7 @@ class BeamIndex:
     def search(self, queries: Tensor, width: int) -> Shortlist:
         """Return the labels of each query's best clusters, whatever the width, with the clusters' inner products."""
         found = self.open(queries)
-        ids = self.members[found.ids].flatten(1)
+        ids = self.labels(found.ids)
         scores = found.scores.repeat_interleave(self.members.shape[1], dim=1)
         return Shortlist(ids, scores.masked_fill(ids < 0, -torch.inf))
 
@@ -39,6 +40,15 @@ class BeamIndex:
         best = largest(scores, self.beam)
         return Shortlist(ids.gather(1, best), scores.gather(1, best))
 
+    def labels(self, opened: Tensor) -> Tensor:
+        """Return the labels of the clusters [B, beam] that were opened, [B, beam · M]; -1 is none."""
+        return self.members[opened].flatten(1)
+
+    def nearest(self, vectors: Tensor) -> Tensor:
+        """Return the cluster that scores best for each of vectors [S, D], [S]."""
+        found = self.open(vectors)
+        return found.ids.gather(1, found.scores.argmax(dim=1, keepdim=True))[:, 0]
+
     def add(self, vectors: Tensor, deterministic: bool = True) -> None:
         """Take new labels behind those that are there, each into the cluster whose vector is nearest to its own."""
         nearest = torch.nn.functional.normalize(vectors, dim=1) @ torch.nn.functional.normalize(self.heads, dim=1).T
@@ -48,6 +58,37 @@ class BeamIndex:
     def state(self) -> dict[str, Tensor]:
         """Return all of it."""
         return {"heads": self.heads, "clusters": self.clusters, "beam": torch.tensor(self.beam)}
+
+
+class NearIndex:
+    """Finds labels by vectors of their own, in any index, and always so many of them, as clusters are."""
+
+    def __init__(self, index: Index, width: int) -> None:
+        self.index, self.width = index, min(width, len(index))
+
+    def __len__(self) -> int:
+        """Return the number of labels, L."""
+        return len(self.index)
+
+    def search(self, queries: Tensor, width: int) -> Shortlist:
+        """Return the nearest labels of each query, whatever the width."""
+        return self.open(queries)
+
+    def open(self, queries: Tensor) -> Shortlist:
+        """Return the nearest labels of each query, [B, width]."""
+        return self.index.search(queries, self.width)
+
+    def labels(self, opened: Tensor) -> Tensor:
+        """Return what was opened, for these are labels already."""
+        return opened
+
+    def add(self, vectors: Tensor, deterministic: bool = True) -> None:
+        """Take new labels behind those that are there."""
+        self.index.add(vectors, deterministic)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what the index has besides the vectors."""
+        return self.index.state()
 
 
 def members_of(clusters: Tensor, count: int) -> Tensor:

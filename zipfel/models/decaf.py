@@ -7,7 +7,7 @@ docs/papers/decaf.md, and in its order: text blocks and classifiers (Sec. 3), Mo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,7 +21,7 @@ from zipfel.config import setting
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
-from zipfel.index.beam import BeamIndex
+from zipfel.index import load_index
 from zipfel.index.exact import all_products, products
 from zipfel.labelspace.centroids import sparse_centroids
 from zipfel.labelspace.clusters import balanced_clusters
@@ -31,13 +31,12 @@ from zipfel.models.decaf_network import (
     Heads,
     Network,
     batches,
-    cluster_ranks,
     clustered_labels,
     encoded,
     head_offset,
     padded_bags,
-    sought,
 )
+from zipfel.models.shortlisters import MAKERS, Task, grow, label_sums, place, shortlists
 from zipfel.models.tokens import start_tokens
 from zipfel.negatives import pooled
 from zipfel.nn import losses
@@ -47,9 +46,6 @@ from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import stored
 
 EXACT = {"cpu": 25_000, "cuda": 2_000_000}  # labels up to which all of them are trained and searched
-RECALL = 0.85  # of train's labels that the beam must find
-WIDEST = 0.05  # of all labels that a shortlist holds
-JUDGED = 10_000  # points of train that choose the beam
 FEWEST = 32  # points of a batch, unless train has too few
 SCORES = 1 << 22  # scores by which the offset is set
 
@@ -60,8 +56,10 @@ class DecafSettings:
 
     dimension: int = setting(1024, "width D of the vectors of tokens, points and labels")
     learners: int = setting(1, "learners whose scores are averaged")
-    shortlist: Literal["none", "beam"] | None = setting(
-        None, "how labels are found: none looks at all, beam at those of the best clusters; left open: as they fit"
+    shortlist: Literal["none", "beam", "hnsw", "parabel"] | None = setting(
+        None,
+        "how labels are found: none looks at all, beam at those of the best clusters, hnsw at the nearest, "
+        "parabel at leaves of a tree; left open: none or beam, as they fit",
     )
     clusters: int | None = setting(None, "K, a power of two; left open: the largest up to a quarter of the labels")
     beam: int | None = setting(None, "clusters opened; left open: so that 85 % of train's labels are found")
@@ -199,12 +197,10 @@ class Decaf(nn.Module):
             self.place(network, new, lesson.train)
         elif not self.settings.looks_at_all(len(self.counts), self.counts.device):
             self.second_module(network, number, lesson, run)
-        near = self.shortlists(network, number, lesson.train, run) if len(network.heads) else None
+        near = shortlists(network, number, lesson.train, run)
         if not warm:
             self.third_module(network)
         outcome = self.fourth_module(network, number, lesson, run, near)
-        if warm:
-            self.place(network, new, lesson.train)  # again, for points have moved, and S has not
         network.compose(self.texts())
         if self.settings.loss == "decoupled":
             self.level(network, lesson.validation if lesson.validation is not None else lesson.train)
@@ -260,11 +256,11 @@ class Decaf(nn.Module):
                 getattr(other, name).load_state_dict(getattr(network, name).state_dict())
 
     def second_module(self, network: Network, number: int, lesson: Lesson, run: Run) -> None:
-        """Do Module II: clusters of dense centroids, and the shortlister S."""
+        """Do Module II: clusters of dense centroids c_l = Σ E x_i, and the shortlister S, or one in its place."""
         part, name = lesson.train, f"clusters-2-{number}"
 
         def clustered() -> State:
-            centroids = self.centroids(network, part)
+            centroids = label_sums(network, network.tokens.eval(), part, self.texts())
             count = self.settings.cluster_count(len(self.counts))
             return {"clusters": torch.from_numpy(balanced_clusters(centroids, count, run.numbers(name)))}
 
@@ -272,29 +268,10 @@ class Decaf(nn.Module):
         heads = Heads(network, self.texts(), network.clusters.cpu().numpy(), second=True)
         schedule = self.schedule(part, self.settings.epochs, self.settings.rate)
         self.train_heads(f"module-2-{number}", heads, lesson, run, schedule, self.settings.drop, not self.settings.lite)
-        with torch.no_grad():
-            network.heads = heads.eval()()
         network.finder = Finder.of(network)
-        network.beam = self.chosen_beam(network, part)
-
-    @torch.no_grad()
-    def centroids(self, network: Network, part: Part) -> Tensor:
-        """Return c_l = Σ E x_i over the points of each label, [L, D]; of a label without points, E z_l."""
-        device, tokens = self.counts.device, network.tokens.eval()
-        found = self.sums_of_labels(part, lambda rows: tokens(bags(part.X, rows).to(device)))
-        alone, Z = np.flatnonzero(np.bincount(part.Y.indices, minlength=len(found)) == 0), self.texts()
-        if len(alone) and Z is not None:
-            found[torch.from_numpy(alone).to(device)] = tokens(bags(Z[alone]).to(device))
-        return found
-
-    def sums_of_labels(self, part: Part, vectors: Callable[[NDArray[np.int64]], Tensor]) -> Tensor:
-        """Return the sum of the vectors of each label's points, [L, D]."""
-        found = torch.zeros(len(self.counts), self.settings.dimension, device=self.counts.device)
-        for rows in batches(len(part)):
-            own = bags(part.Y, rows).to(found.device)
-            owners = torch.arange(len(own), device=found.device).repeat_interleave(own.offsets.diff())
-            found.index_add_(0, own.ids, vectors(rows)[owners])
-        return found
+        with torch.no_grad():
+            H = heads.eval()()
+        MAKERS[self.settings.shortlist or "beam"](Task(network, H, lesson, self.texts(), run, number, schedule))
 
     def train_heads(
         self, stage: str, heads: Heads, lesson: Lesson, run: Run, schedule: Schedule, drop: float, tokens: bool
@@ -323,27 +300,6 @@ class Decaf(nn.Module):
         if train(run, stage, parts, len(part), objective, schedule, judge).interrupted:
             raise KeyboardInterrupt
 
-    def chosen_beam(self, network: Network, part: Part) -> int:
-        """Return the least B with which the shortlists hold 85 % of train's labels, and at most 5 % of all labels."""
-        if self.settings.beam:
-            return min(self.settings.beam, len(network.heads))
-        judged = part.take(np.linspace(0, len(part) - 1, min(len(part), JUDGED)).astype(np.int64))
-        ranks = cluster_ranks(network, judged)
-        return max(1, min(int(np.quantile(ranks, RECALL, method="higher")) + 1, int(WIDEST * len(network.heads))))
-
-    def shortlists(self, network: Network, number: int, part: Part, run: Run) -> Tensor:
-        """Return the clusters that S opens for each point of train, [N, beam]."""
-
-        def opened() -> State:
-            index = BeamIndex(network.heads, network.clusters, network.beam)
-            found = [index.open(sought(network, part, rows)).ids.int().cpu() for rows in batches(len(part))]
-            near = torch.cat(found)
-            return {"near": near, "heads": network.heads, "beam": torch.tensor(network.beam)}
-
-        kept = run.stage(f"shortlists-{number}", opened)
-        network.heads, network.beam = kept["heads"].to(network.heads), int(kept["beam"])
-        return kept["near"]
-
     def third_module(self, network: Network) -> None:
         """Do Module III: residual blocks begin anew, refinement vectors begin at ẑ² = E z_l, and S stays as it is."""
         network.documents.reset()
@@ -360,31 +316,30 @@ class Decaf(nn.Module):
                 texts = bags(Z[some]).to(self.counts.device)
                 network.refinement.rows[torch.from_numpy(some)] = network.tokens.eval()(texts)
 
-    @torch.no_grad()
     def place(self, network: Network, labels: Tensor, part: Part) -> None:
-        """Put labels into the clusters that their points like best; those without points stay where they are."""
+        """Let the shortlister find labels by their points, or their texts; those without either stay where they are."""
         if len(network.heads) and len(labels):
-            sums = self.sums_of_labels(part, lambda rows: sought(network, part, rows))[labels]
-            liked, seen = products(sums, network.heads).argmax(dim=1), sums.any(dim=1)
-            network.clusters[labels[seen]] = liked[seen].to(network.clusters)
+            counts = torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.counts)))[labels.cpu()]
+            sums = label_sums(network, network.eval().seeking(), part, self.texts())[labels]
+            place(network, labels, sums / counts.clamp_min(1).to(sums)[:, None])
 
     def fourth_module(self, network: Network, number: int, lesson: Lesson, run: Run, near: Tensor | None) -> Outcome:
         """Do Module IV: the classifiers, against the labels of shortlists or all."""
         part, device, settings, Z = lesson.train, self.counts.device, self.settings, self.texts()
         everything = torch.arange(len(self.counts), device=device)
         all_texts = None if Z is None or near is not None else bags(Z).to(device)
-        members = BeamIndex(network.heads, network.clusters, network.beam).members if near is not None else None
+        index = network.shortlister()
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
             own = bags(part.Y, rows).to(device)
             filtered = None if part.filtered is None else bags(part.filtered, rows).to(device)
             points = network.encode(bags(part.X, rows).to(device), settings.drop, generator)
-            if near is None or members is None:
+            if near is None or index is None:
                 W = network.classifiers(everything, all_texts, settings.drop, generator)
                 if settings.loss == "decoupled":
                     return {"decoupled": losses.decoupled_all(points, W, own, filtered)}
                 return {"logistic": losses.all_labels(points, W, network.offset, own, filtered)}
-            ids = members[near[torch.from_numpy(rows)].long().to(device)].flatten(1)  # [B, beam · M]
+            ids = index.labels(near[torch.from_numpy(rows)].long().to(device))  # [B, beam · M]
             found = pooled(own, padded_bags(ids), filtered, settings.missed)
             texts = None if Z is None else bags(Z, found.labels.cpu().numpy()).to(device)
             W = network.classifiers(found.labels, texts, settings.drop, generator)
@@ -443,8 +398,7 @@ class Decaf(nn.Module):
             more = Table(count, width, generator, scale=self.settings.spread).rows.to(rows.device)
             network.refinement.rows = nn.Parameter(torch.cat([rows, more]), requires_grad=False)
             network.vectors = torch.cat([network.vectors, network.vectors.new_zeros(count, width)])
-            spread = torch.arange(count, device=rows.device) % max(1, len(network.heads))
-            network.clusters = torch.cat([network.clusters, spread.to(network.clusters)])
+            grow(network, count, generator)
 
     @torch.no_grad()
     def add_label_texts(self, Z: csr_array) -> None:
@@ -457,9 +411,7 @@ class Decaf(nn.Module):
             network.eval()
             network.refinement.rows[added] = network.tokens(texts)
             network.vectors[added] = network.cold_classifiers(texts)
-            if len(network.heads):
-                near = products(network.seeking()(texts), network.heads)
-                network.clusters[added] = near.argmax(dim=1).to(network.clusters)
+            place(network, added, network.seeking()(texts))
 
     def saved(self) -> tuple[State, State]:
         """Return what prediction needs, with classifiers composed, and what learning and new labels need besides."""
@@ -472,8 +424,13 @@ class Decaf(nn.Module):
         train = {name: value for name, value in state.items() if name.split(".", 2)[-1].startswith(later)}
         for name in ("data", "indices", "indptr"):
             train[f"Z.{name}"] = torch.from_numpy(getattr(self.Z, name))
-        beams = {"beams": torch.tensor([network.beam for network in self.each()])}
-        return {name: value for name, value in state.items() if name not in train} | beams, train
+        serve = {name: value for name, value in state.items() if name not in train}
+        serve["beams"] = torch.tensor([network.beam for network in self.each()])
+        if self.settings.shortlist == "hnsw":
+            for number, network in enumerate(self.each()):
+                graph = network.neighbours().state()
+                serve |= {f"networks.{number}.graph.{name}": value for name, value in graph.items()}
+        return serve, train
 
 
 def learning(**parts: nn.Module | nn.Parameter) -> nn.Module:
@@ -502,11 +459,18 @@ def restored(sizes: Mapping[str, int], settings: DecafSettings, serve: State, tr
         restore_finder(network, state, f"networks.{number}.finder.")
         for name in ("vectors", "heads", "clusters"):
             setattr(network, name, state[f"networks.{number}.{name}"])
+        if settings.shortlist == "hnsw":
+            network.graph = load_index("hnsw", named(state, f"networks.{number}.graph."), network.heads)
     model.counts = state["counts"]
     model.load_state_dict({name: state[name] for name in model.state_dict()}, assign=True)
     parts = (train[f"Z.{name}"].numpy() for name in ("data", "indices", "indptr"))
     model.Z = csr_array(tuple(parts), shape=(sizes["labels"], sizes["features"]))
     return model.eval()
+
+
+def named(state: State, prefix: str) -> State:
+    """Return what has a name that begins so, by the rest of it."""
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def restore_finder(network: Network, state: State, prefix: str) -> None:

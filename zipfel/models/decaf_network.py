@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
-from zipfel.index.beam import BeamIndex
+from zipfel.index import Index, build_index
+from zipfel.index.beam import BeamIndex, NearIndex
 from zipfel.index.exact import SPARE, ExactIndex, products, row_products
+from zipfel.index.tree import TreeIndex
 from zipfel.models.base import BATCH, Learner, known, listed, with_others
 from zipfel.nn.classifiers import Combination
 from zipfel.nn.encoders import Table, TextBlock, dropped, keep_features
@@ -26,18 +28,20 @@ from zipfel.types import Bags, Ranking, Shortlist
 if TYPE_CHECKING:  # which imports this
     from zipfel.models.decaf import DecafSettings
 
+Shortlister = BeamIndex | NearIndex  # has `open`, `labels` of what it opens, and `search`, which is both
+
 SCALE = 2.5  # times ln n: what cosines with n classifiers are multiplied by at the start
 
 
 class Network(nn.Module):
     """One learner: token vectors E, text blocks E_D and E_L, refinement vectors ẑ², their combination C_L; and S.
 
-    finder: the encoder that S has learned with, Module II's, where labels are found by clusters.
+    finder: the encoder that S has learned with, Module II's, where there is a shortlist.  graph: of HNSW.
     """
 
     vectors: Tensor  # w of all labels, [L, D], once they are composed
-    heads: Tensor  # h of all clusters, [K, D]; none without a shortlist
-    clusters: Tensor  # of each label, [L]
+    heads: Tensor  # h of all clusters, [K, D], nodes of a tree, or vectors of labels for HNSW; none without a shortlist
+    clusters: Tensor  # of each label, [L], or leaves
 
     def __init__(self, features: int, labels: int, settings: DecafSettings, generator: torch.Generator) -> None:
         super().__init__()
@@ -54,6 +58,7 @@ class Network(nn.Module):
         self.register_buffer("clusters", torch.zeros(labels, dtype=torch.int32))
         self.beam = 0
         self.finder: Finder | None = None
+        self.graph: Index | None = None
 
     # --- Document and label-text embedding, and classifiers ----------------------------------------------------------
 
@@ -116,13 +121,32 @@ class Network(nn.Module):
         """Return what encodes points for S."""
         return self.ready() if self.finder is None else Ready(self.finder.tokens, self.finder.documents, self.settings)
 
+    def shortlister(self) -> Shortlister | None:
+        """Return what finds labels; None where all are looked at."""
+        if not len(self.heads):
+            return None
+        return NearIndex(self.neighbours(), self.beam) if self.settings.shortlist == "hnsw" else self.by_clusters()
+
+    def by_clusters(self) -> BeamIndex:
+        """Return what finds labels by their clusters, or the leaves of a tree."""
+        kind = TreeIndex if self.settings.shortlist == "parabel" else BeamIndex
+        return kind(self.heads, self.clusters, self.beam)
+
+    def neighbours(self) -> Index:
+        """Return HNSW over the labels' vectors, or what takes its place; labels that have come since join it."""
+        if self.graph is None:
+            self.graph = build_index("hnsw", self.heads)
+        elif len(self.graph) < len(self.heads):
+            self.graph.add(self.heads[len(self.graph) :])
+        return ExactIndex(self.heads) if isinstance(self.graph, ExactIndex) else self.graph  # which may have been moved
+
     def learner(self, counts: Tensor) -> Learner:
         """Return what prediction needs."""
-        device, offset = self.vectors.device, self.offset.detach()
-        if not len(self.heads):
+        device, offset, index = self.vectors.device, self.offset.detach(), self.shortlister()
+        if index is None:
             return Learner(self.ready(), ExactIndex(self.vectors), Likely(self.vectors, offset, counts), device)
-        index = BeamIndex(self.heads, self.clusters, self.beam)
-        level = head_offset(len(self.heads), self.settings)
+        plain = self.settings.shortlist in ("hnsw", "parabel")
+        level = None if plain else head_offset(len(self.heads), self.settings)
         likely = Likely(self.vectors, offset, counts, index.width, level)
         return Learner(self.ready(), index, likely, device, None if self.finder is None else self.seeking())
 
@@ -164,13 +188,13 @@ class Ready(nn.Module):
 
 @dataclass(frozen=True)
 class Likely:
-    """Scores labels by s_l = σ(w_l · x) · σ(h_m · x), the second factor where labels are found by their clusters m."""
+    """Scores labels by s_l = σ(w_l · x) · σ(h_m · x), the second factor where S finds labels by their clusters m."""
 
     vectors: Tensor  # w [L, D]
     offset: Tensor
     counts: Tensor  # [L]
-    found: int | None = None  # how many labels are found by clusters
-    head_offset: float = 0.0
+    found: int | None = None  # how many labels are on a shortlist
+    head_offset: float | None = None  # of clusters' scores, where they count
 
     def width(self, k: int) -> int:
         """Return how many labels must be found to rank k."""
@@ -181,7 +205,7 @@ class Likely:
         """Rank labels. In float64: in float32 the last bit of a sigmoid depends on its place in the batch."""
         ids = known(queries, shortlist)
         scores = torch.sigmoid((row_products(queries, self.vectors, ids.clamp_min(0)) + self.offset).double())
-        if self.found is not None:
+        if self.head_offset is not None:
             scores = scores * torch.sigmoid(shortlist.scores.double() + self.head_offset)
         return with_others(ids, listed(scores), self.counts, k)
 
