@@ -87,10 +87,10 @@ class DecafSettings:
     first_drop: float = setting(0.5, "the same in Module I")
     batch: int = setting(512, "points a step; fewer, where they are fewer than `steps` steps")
     epochs: int = setting(5, "passes over train, in Modules II and IV")
-    first_epochs: int = setting(20, "passes over train in Module I")
+    first_epochs: int = setting(20, "passes over train in Module I, and of a tree's nodes")
     steps: int = setting(250, "least number of steps of a module: by batches down to 32 points, then by more passes")
     rate: float = setting(0.004, "highest learning rate")
-    first_rate: float = setting(0.01, "the same in Module I")
+    first_rate: float = setting(0.01, "the same in Module I, and of a tree's nodes")
     halve: bool = setting(False, "the rate is halved half-way, and is not changed else")
     patience: int = setting(10, "epochs without a better validation after which to stop")
 
@@ -271,7 +271,8 @@ class Decaf(nn.Module):
         network.finder = Finder.of(network)
         with torch.no_grad():
             H = heads.eval()()
-        MAKERS[self.settings.shortlist or "beam"](Task(network, H, lesson, self.texts(), run, number, schedule))
+        linear = self.schedule(part, self.settings.first_epochs, self.settings.first_rate)
+        MAKERS[self.settings.shortlist or "beam"](Task(network, H, lesson, self.texts(), run, number, linear))
 
     def train_heads(
         self, stage: str, heads: Heads, lesson: Lesson, run: Run, schedule: Schedule, drop: float, tokens: bool

@@ -2,7 +2,7 @@
 
 Each leaves `heads`, `clusters` and `beam` with the learner, from which `Network.shortlister` makes an index: beam, the
 best clusters;  hnsw, the labels nearest by the mean of their points;  parabel, the leaves of a tree with two children a
-node. All search with the encoder of Module II, and list at most as many labels: only the search differs.
+node. All search with the encoder of Module II, and lists are no longer than S's would be: only the search differs.
 """
 
 from __future__ import annotations
@@ -45,19 +45,12 @@ class Task:
     Z: csr_array | None
     run: Run
     number: int  # of the learner
-    schedule: Schedule
+    schedule: Schedule  # of linear classifiers over x̂, which take long: Module II's left 7 of 100 labels unfound
 
     @property
     def centroids(self) -> Tensor:
         """The sums of x̂ over the points of each label, [L, D]."""
         return label_sums(self.network, self.network.eval().seeking(), self.lesson.train, self.Z)
-
-    @property
-    def widest(self) -> int:
-        """How many labels the clusters of S would list at most."""
-        settings, labels = self.network.settings, len(self.network.vectors)
-        count = settings.cluster_count(labels)
-        return min(settings.beam or max(1, int(WIDEST * count)), count) * math.ceil(labels / count)
 
 
 def beam_of_clusters(task: Task) -> None:
@@ -68,24 +61,43 @@ def beam_of_clusters(task: Task) -> None:
 
 def nearest_labels(task: Task) -> None:
     """Find labels near the means of their points, or their texts; of labels that have neither, anywhere."""
+    width = length_of_lists(task)
     task.network.heads = unit(task.centroids, task.run.generator(f"vectors-{task.number}"))
-    task.network.beam = task.widest
+    task.network.beam = width
 
 
 def tree_of_labels(task: Task) -> None:
     """Halve labels by their centroids down to small leaves, and let each node learn which points to take."""
-    network, run, name, labels = task.network, task.run, f"leaves-{task.number}", len(task.network.vectors)
-    size = max(1, min(LEAF, task.widest // LEAVES))
-    count = min(1 << (math.ceil(labels / size) - 1).bit_length(), 1 << (labels.bit_length() - 1))
+    network, run, name = task.network, task.run, f"leaves-{task.number}"
 
     def halved() -> State:
-        return {"clusters": torch.from_numpy(balanced_clusters(task.centroids, count, run.numbers(name)))}
+        count, beam = tree_sizes(len(network.vectors), length_of_lists(task))
+        leaves = balanced_clusters(task.centroids, count, run.numbers(name))
+        return {"clusters": torch.from_numpy(leaves), "beam": torch.tensor(beam)}
 
-    network.clusters.copy_(run.stage(name, halved)["clusters"])
-    network.beam = max(1, min(LEAVES, task.widest // math.ceil(labels / count)))
-    network.heads = network.heads.new_zeros(2 * count - 2, network.settings.dimension + 1)
-    if count > 1:
+    kept = run.stage(name, halved)
+    network.clusters, network.beam = kept["clusters"].to(network.clusters), int(kept["beam"])
+    nodes = 2 * int(network.clusters.max())  # all but the root
+    network.heads = torch.zeros(nodes, network.settings.dimension + 1, device=network.vectors.device)
+    if nodes:
         train_nodes(task)
+
+
+def length_of_lists(task: Task) -> int:
+    """Return how many labels the clusters hold that S would open."""
+    beam_of_clusters(task)
+    return task.network.beam * math.ceil(len(task.network.vectors) / len(task.H))
+
+
+def tree_sizes(labels: int, width: int) -> tuple[int, int]:
+    """Return how many leaves a tree has, a power of two, and how many are reached: on average at most `width` labels.
+
+    >>> tree_sizes(100_000, 5000), tree_sizes(10_000, 500), tree_sizes(36, 10), tree_sizes(3, 3)
+    ((1024, 10), (256, 10), (32, 8), (2, 2))
+    """
+    size = max(1, min(LEAF, width // LEAVES))
+    leaves = min(1 << (math.ceil(labels / size) - 1).bit_length(), 1 << (labels.bit_length() - 1))
+    return leaves, max(1, min(LEAVES, width * leaves // labels))
 
 
 MAKERS: dict[str, Callable[[Task], None]] = {
