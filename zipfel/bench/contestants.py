@@ -71,7 +71,7 @@ class Contestant:
         if self.python.exists():
             return None
         log = self.python.parent.parent / FAILED
-        return log.read_text().strip()[-400:] if log.exists() else f"{self.python} is missing: run install.py"
+        return log.read_text().strip()[-400:] if log.exists() else "there is no environment for it: run install.py"
 
 
 def read_recipe(path: Path) -> Recipe:

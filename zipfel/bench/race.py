@@ -111,7 +111,8 @@ class Race:
         if job.key(data) in results.finished(results.read_results(self.path)):
             return
         self.told(data, job, self.number, self.total)
-        line = {**self._about(job, data), **outcome(job, stage, self.out, self.rules)}
+        sizes = stage.dataset.sizes
+        line = {**self._about(job, data), **sizes._asdict(), **outcome(job, stage, self.out, self.rules)}
         results.append(self.path, line)
         self.heard(line)
 
@@ -205,12 +206,20 @@ def _launched(verb: str, job: Job, stage: Stage, folder: Path, limit: float, thr
     command = [sys.executable, "-I", "-S", launch.__file__, str(max(limit, 0)), str(usage), str(log)]
     _waited_for([*command, *map(str, words)], _environment(job.contestant, threads))
     used = orjson.loads(usage.read_bytes())
-    last = log.read_text(errors="replace").strip().splitlines()[-LAST_LINES:] if log.exists() else []
+    last = _shortened(log, [folder, stage.folder, job.contestant.adapter.parent]).splitlines()[-LAST_LINES:]
     if used["timed_out"]:
         return {"status": TIMED_OUT, "why": f"{verb}: not done within the limit", "used": used}
     if used["code"] != 0 or not report.exists():
         return {"status": CRASHED, "why": "\n".join([f"{verb}: exit code {used['code']}", *last]), "used": used}
     return {"status": OK, "report": orjson.loads(report.read_bytes()), "used": used}
+
+
+def _shortened(log: Path, folders: Sequence[Path]) -> str:
+    """Return what a contestant said, without the folders of this machine, which tell nobody anything."""
+    said = log.read_text(errors="replace").strip() if log.exists() else ""
+    for folder in folders:
+        said = said.replace(f"{folder}{os.sep}", "")
+    return said
 
 
 def _environment(contestant: Contestant, threads: int) -> dict[str, str]:
