@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import zipfel
+from zipfel.bench import machine
 from zipfel.config import read_toml
 from zipfel.errors import ConfigError, DataError, did_you_mean
 
@@ -89,7 +89,7 @@ def read_recipe(path: Path) -> Recipe:
 
 def checkout() -> Path:
     """Return the `benchmarks` folder, which lies beside the package in a checkout, and nowhere else."""
-    folder = Path(zipfel.__file__).parent.parent / "benchmarks"
+    folder = machine.PACKAGE.parent / "benchmarks"
     if not (folder / "recipes").is_dir():
         raise ConfigError(f"bench needs a checkout of zipfel: {folder} with recipes and peers is not there")
     return folder

@@ -8,6 +8,8 @@ import platform
 import subprocess
 from pathlib import Path
 
+PACKAGE = Path(__file__).parent.parent  # zipfel itself
+
 
 def commit(folder: Path) -> str:
     """Return the commit of a checkout, marked where the working tree differs from it."""

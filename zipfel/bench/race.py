@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import orjson
 
-import zipfel
 from zipfel.bench import launch, machine, results
 from zipfel.bench.contestants import Contestant
 from zipfel.bench.features import Stage, loaded, stage, without_texts
@@ -128,7 +127,7 @@ class Race:
             "settings": job.settings,
             "threads": self.rules.threads,
             "limit": self.rules.limit,
-            "commit": machine.commit(Path(zipfel.__file__).parent),
+            "commit": machine.commit(machine.PACKAGE),
             "machine": machine.processor(),
             "date": machine.today(),
         }
@@ -226,7 +225,7 @@ def _environment(contestant: Contestant, threads: int) -> dict[str, str]:
     """Return the variables of a contestant: as many threads as all have, and zipfel to be found by its own only."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     kept |= dict.fromkeys(THREAD_VARIABLES, str(threads))
-    return {**kept, "PYTHONPATH": str(Path(zipfel.__file__).parent.parent)} if contestant.ours else kept
+    return {**kept, "PYTHONPATH": str(machine.PACKAGE.parent)} if contestant.ours else kept
 
 
 def _waited_for(command: list[str], environment: dict[str, str]) -> None:

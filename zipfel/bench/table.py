@@ -126,11 +126,15 @@ def standing(lines: Sequence[Line], data: str) -> str:
         return f"{data}: {ours.title}, and no peer to compare it with."
     leads = {goal: ours.means[goal] - peer.means[goal] for goal, peer in peers.items()}
     ahead = [f"{goal} (by {lead:.2f})" for goal, lead in leads.items() if lead > 0]
-    behind = [f"{goal} ({-lead:.2f} behind {peers[goal].title})" for goal, lead in leads.items() if lead <= 0]
+    behind = [f"{goal} ({_gap(lead)} {peers[goal].title})" for goal, lead in leads.items() if lead <= 0]
     if not behind:
         return f"{data}: {ours.title} is ahead of every peer in {', '.join(ahead)}."
     leading = f" It is ahead in {', '.join(ahead)}." if ahead else ""
     return f"{data}: {ours.title} **loses** in {', '.join(behind)}.{leading}"
+
+
+def _gap(lead: float) -> str:
+    return f"{-lead:.2f} behind" if lead <= -0.005 else "level with"
 
 
 def markdown(lines: Sequence[Line]) -> str:

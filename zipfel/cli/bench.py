@@ -10,13 +10,13 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from zipfel.bench import contestants, plots, results, table
+from zipfel.bench import contestants, results, table
 from zipfel.bench.race import Job, Race, Rules, cleared
 from zipfel.cli.options import with_options
 from zipfel.cli.progress import span
 from zipfel.cli.show import console, warnings
 from zipfel.data.formats.files import new_file
-from zipfel.errors import ConfigError
+from zipfel.errors import ConfigError, DataError
 
 
 @with_options
@@ -32,6 +32,8 @@ def bench(
     report_only: Annotated[bool, typer.Option("--report-only", help="Only write table and plots anew.")] = False,
 ) -> None:
     """Train, test and measure models and their peers side by side; the same command again goes on where it stopped."""
+    from zipfel.bench import plots
+
     plots.check_matplotlib()
     if not report_only:
         _run(out, rules, data or [], models, peers, environments)
@@ -53,6 +55,9 @@ def _run(out: Path, rules: Rules, data: list[Path], models: str, peers: str, env
     taking_part = [*contestants.models(models, folder), *contestants.peers(peers, folder, environments)]
     if not taking_part:
         raise ConfigError("nobody takes part: --models none --peers none")
+    for path in data:  # an hour later would be late
+        if not path.exists():
+            raise DataError("is not there", path)
     cleared(out)
     with Watched() as watched:
         try:
