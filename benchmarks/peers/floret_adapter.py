@@ -19,11 +19,22 @@ def train(task: Task) -> None:
             labels = Y.indices[Y.indptr[row] : Y.indptr[row + 1]].tolist()
             out.write(" ".join(f"{LABEL}{label}" for label in labels) + f" {text}\n")
     with task.learning():
-        model = floret.train_supervised(
-            str(data), loss="ova", minCount=1, seed=task.seed, thread=task.threads, verbose=0, **task.settings
-        )
+        model = learned(str(data), task, float(task.settings.get("lr", 0.1)))
     data.unlink()
     model.save_model(str(task.model / "model.bin"))
+
+
+def learned(data: str, task: Task, rate: float) -> Any:
+    """Train, at half the rate where it diverges, which fastText tells and leaves to its user."""
+    settings = {**task.settings, "lr": rate}
+    try:
+        return floret.train_supervised(
+            data, loss="ova", minCount=1, seed=task.seed, thread=task.threads, verbose=0, **settings
+        )
+    except RuntimeError as error:
+        if "NaN" not in str(error) or rate < 0.01:
+            raise
+        return learned(data, task, rate / 2)
 
 
 def texts(X: Any) -> list[str]:

@@ -19,8 +19,8 @@ def unit(X: Any) -> Any:
 
 def train(task: Task) -> None:
     """Keep what the ranking needs."""
+    X, Y = task.train()
     with task.learning():
-        X, Y = task.train()
         save_npz(task.model / "X.npz", csr_matrix(unit(X).T), compressed=False)
         save_npz(task.model / "Y.npz", Y, compressed=False)
         if task.settings["mix"]:

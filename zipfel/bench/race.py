@@ -205,7 +205,9 @@ def _launched(verb: str, job: Job, stage: Stage, folder: Path, limit: float, thr
     command = [sys.executable, "-I", "-S", launch.__file__, str(max(limit, 0)), str(usage), str(log)]
     _waited_for([*command, *map(str, words)], _environment(job.contestant, threads))
     used = orjson.loads(usage.read_bytes())
-    last = _shortened(log, [folder, stage.folder, job.contestant.adapter.parent]).splitlines()[-LAST_LINES:]
+    last = _shortened(
+        log, [folder, stage.folder, job.contestant.adapter.parent, job.contestant.python.parent.parent]
+    ).splitlines()[-LAST_LINES:]
     if used["timed_out"]:
         return {"status": TIMED_OUT, "why": f"{verb}: not done within the limit", "used": used}
     if used["code"] != 0 or not report.exists():
