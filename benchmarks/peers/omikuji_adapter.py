@@ -8,7 +8,7 @@ from typing import Any
 import omikuji
 from protocol import Ids, Rank, Scores, Task, main, padded
 
-BONSAI = {"cluster_balanced": False, "cluster_k": 100, "collapse_every_n_layers": 5}  # as its README has them
+SETTINGS = ("n_trees", "max_leaf_size", "max_depth", "cluster_k", "cluster_balanced", "linear_eps", "linear_c")
 
 
 def train(task: Task) -> None:
@@ -17,9 +17,7 @@ def train(task: Task) -> None:
     data = task.model.parent / "omikuji.txt"
     write(X, Y, data)
     config = omikuji.Model.default_hyper_param()
-    for name, value in (BONSAI if task.settings.get("kind") == "bonsai" else {}).items():
-        setattr(config, name, value)
-    for name in ("n_trees", "linear_eps", "linear_c", "linear_max_iter", "max_leaf_size"):
+    for name in SETTINGS:
         if name in task.settings:
             setattr(config, name, task.settings[name])
     with task.learning():

@@ -58,6 +58,13 @@ def test_a_seed_that_failed_is_left_out_of_the_mean_and_told():
     assert "| a: crash | **10.00** |" in markdown(mixed)
 
 
+def test_figures_of_other_settings_are_not_mixed():
+    other = {"settings": {"epochs": 9}, "P@1": 10.0}
+    again = [*RESULTS, line("zb", "validation", **other), line("zb", seed=0, **other)]
+    assert {row.contestant: row.cell("P@1") for row in rows(again, "tiny")}["zb"] == "10.00"
+    assert chosen(again, "tiny").contestant == "za"  # 10 on validation is what the present settings of zb are worth
+
+
 def test_our_model_is_chosen_on_validation_not_on_test():
     assert chosen(RESULTS, "tiny").contestant == "zb"
 

@@ -65,6 +65,16 @@ def test_a_time_out_is_a_result_and_leaves_no_process_behind(arena):
     assert is_gone(int(Path(f"{arena.diary}.pid").read_text()))
 
 
+def test_a_time_out_is_not_waited_for_again_with_every_seed(arena):
+    slow = arena.peer("slow", act="sleep")
+    arena.race(slow, seeds=3, limit=0.5)
+    assert [line["status"] for line in arena.heard] == ["time-out"] * 3
+    assert arena.heard[2]["why"] == "not run, as seed 0 was not done within the limit"
+    assert len(arena.pages) == 1
+    arena.race(slow, seeds=4, limit=0.6)  # which may be enough
+    assert len(arena.pages) == 2
+
+
 def test_a_crash_is_a_result_with_its_last_words(arena):
     arena.race(arena.peer("broken", act="crash"), arena.peer("plain", act="good"))
     broken, plain = arena.heard

@@ -106,12 +106,12 @@ class Race:
     def _one(self, job: Job, stage: Stage) -> None:
         """Run a job and write down its result, unless that is there already."""
         self.number += 1
-        data = stage.dataset.name
-        if job.key(data) in results.finished(results.read_results(self.path)):
+        data, lines = stage.dataset.name, results.read_results(self.path)
+        if job.key(data) in results.finished(lines):
             return
         self.told(data, job, self.number, self.total)
-        sizes = stage.dataset.sizes
-        line = {**self._about(job, data), **sizes._asdict(), **outcome(job, stage, self.out, self.rules)}
+        about = {**self._about(job, data), **stage.dataset.sizes._asdict()}
+        line = {**about, **(_hopeless(about, lines) or outcome(job, stage, self.out, self.rules))}
         results.append(self.path, line)
         self.heard(line)
 
@@ -131,6 +131,18 @@ class Race:
             "machine": machine.processor(),
             "date": machine.today(),
         }
+
+
+def _hopeless(about: Line, lines: Sequence[Line]) -> Line | None:
+    """Return a time-out where an earlier seed had one and as much time: half an hour each would tell nothing new."""
+    seeds = [
+        line["seed"]
+        for line in lines
+        if line["status"] == TIMED_OUT
+        and results.key({**line, "seed": about["seed"]}) == results.key(about)
+        and line["limit"] >= about["limit"]
+    ]
+    return {"status": TIMED_OUT, "why": f"not run, as seed {seeds[0]} was not done within the limit"} if seeds else None
 
 
 def validated(contestant: Contestant, data: str) -> list[dict[str, Any]]:

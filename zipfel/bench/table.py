@@ -66,10 +66,17 @@ def data_sets(lines: Iterable[Line]) -> list[str]:
 
 def rows(lines: Sequence[Line], data: str) -> list[Row]:
     """Return the contestants on a data set, the best P@1 first, and last those that did not get through."""
-    tested = [line for line in latest(lines) if line["part"] == "test" and line["data"] == data]
-    names = dict.fromkeys(line["contestant"] for line in tested)
-    found = [_row([line for line in tested if line["contestant"] == name]) for name in names]
+    found = [_row(tested) for tested in _tested(lines, data).values()]
     return sorted(found, key=lambda row: (-row.means.get("P@1", -1.0), row.contestant))
+
+
+def _tested(lines: Sequence[Line], data: str) -> dict[str, list[Line]]:
+    """Return the tests of each contestant with the settings that it had last."""
+    found: dict[str, list[Line]] = {}
+    for line in latest(lines):
+        if line["part"] == "test" and line["data"] == data:
+            found.setdefault(line["contestant"], []).append(line)
+    return {name: [one for one in own if one["settings"] == own[-1]["settings"]] for name, own in found.items()}
 
 
 def _row(lines: Sequence[Line]) -> Row:
@@ -101,14 +108,16 @@ def _bins(lines: Sequence[Line]) -> tuple[tuple[int, int, float], ...]:
 
 def chosen(lines: Sequence[Line], data: str) -> Row | None:
     """Return our model with the best P@1 on validation, of those that were also tested."""
-    tested = {row.contestant: row for row in rows(lines, data) if row.ours and row.seeds}
+    ours = {row.contestant: row for row in rows(lines, data) if row.ours and row.seeds}
+    settings = {name: tested[-1]["settings"] for name, tested in _tested(lines, data).items() if name in ours}
     judged = [
         line
         for line in latest(lines)
-        if (line["part"], line["data"], line["status"]) == ("validation", data, OK) and line["contestant"] in tested
+        if (line["part"], line["data"], line["status"]) == ("validation", data, OK)
+        and settings.get(line["contestant"]) == line["settings"]
     ]
     best = max(judged, key=lambda line: line["P@1"], default=None)
-    return None if best is None else tested[best["contestant"]]
+    return None if best is None else ours[best["contestant"]]
 
 
 def best_peers(lines: Sequence[Line], data: str) -> dict[str, Row]:
