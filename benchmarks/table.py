@@ -14,7 +14,7 @@ from pathlib import Path
 
 from zipfel.bench.plots import scatter, write_svg
 from zipfel.bench.results import OK, Line, latest, read_results
-from zipfel.bench.table import GOALS, Row, best_peers, chosen, data_sets, pipes, rows, standing
+from zipfel.bench.table import GOALS, Row, best_peers, chosen, data_sets, pipes, rows, standing, together
 
 ROOT = Path(__file__).parent.parent
 RESULTS, README, PLOT = "benchmarks/results/bench.jsonl", "README.md", "docs/images/bench.svg"
@@ -43,14 +43,13 @@ def text(lines: Sequence[Line]) -> str:
 
 def about(lines: Sequence[Line]) -> str:
     """Return one sentence on how the figures came about."""
-    machines = ", ".join(dict.fromkeys(line["machine"] for line in lines))
     seeds = max((row.seeds for data in data_sets(lines) for row in rows(lines, data)), default=0)
     peers = len({line["contestant"] for line in lines if not line["ours"]})
     dates = sorted({line["date"] for line in lines})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    how = f"{lines[0]['threads']} threads, {when}; {peers} peers on the same features"
+    how = f"threads {together(lines, 'threads')}, {when}; {peers} peers on the same features"
     return (
-        f"Means of {seeds} seed{'s' * (seeds != 1)} on {machines}, {how} ([all figures]({RESULTS}), `zipfel bench`). "
+        f"Means of {seeds} seed{'s' * (seeds != 1)} on {together(lines, 'machine')}, {how} ([all figures]({RESULTS}), `zipfel bench`). "
         "Ours is the model with the best P@1 on a part of train; in brackets the best peer's figure, which may be "
         "another peer's in each column."
     )

@@ -87,7 +87,9 @@ def test_the_page_has_all_contestants_and_what_failed():
     assert "| za | **66.00 ± 0.00** |" in page
     assert "- slow: time-out: and last this" in page
     assert "| gone: not installed |" in page
-    assert "a machine; 2 threads; limit 60 s; commit abc" in page
+    assert "a machine; threads 2; limit 60 s; commit abc." in page
+    later = line("other", commit="def", limit=0.5)
+    assert "a machine; threads 2; limit 60, 0.5 s; commit abc, def." in markdown([*RESULTS, later])
 
 
 def test_plots_name_all_who_got_through(tmp_path):

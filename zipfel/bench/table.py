@@ -156,8 +156,9 @@ def _section(lines: Sequence[Line], data: str) -> str:
     if not found:
         return f"## {data}\n\nNothing was tested yet.\n"
     picked = chosen(lines, data)
-    first = next(line for line in reversed(lines) if line["data"] == data and line["part"] == "test")
-    about = f"{first['machine']}; {first['threads']} threads; limit {first['limit']:g} s; commit {first['commit']}"
+    tested = [line for own in _tested(lines, data).values() for line in own]
+    about = "; ".join([together(tested, "machine"), f"threads {together(tested, 'threads')}",
+                       f"limit {together(tested, 'limit')} s", f"commit {together(tested, 'commit')}"])  # fmt: skip
     seeds = max(row.seeds for row in found)
     heads = ["contestant", *ACCURACIES, *COSTS.values()]
     body = [[_name(row, picked), *(_best(row, name, found) for name in (*ACCURACIES, *COSTS))] for row in found]
@@ -172,6 +173,12 @@ def _section(lines: Sequence[Line], data: str) -> str:
         "",
     ]
     return "\n".join(parts)
+
+
+def together(lines: Iterable[Line], name: str) -> str:
+    """Return all values that an entry has, so that lines of different runs cannot pass for one run."""
+    values = dict.fromkeys(line[name] for line in lines)
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
 
 
 def _name(row: Row, picked: Row | None) -> str:
