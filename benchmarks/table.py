@@ -47,9 +47,9 @@ def about(lines: Sequence[Line]) -> str:
     peers = len({line["contestant"] for line in lines if not line["ours"]})
     dates = sorted({line["date"] for line in lines})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    how = f"threads {together(lines, 'threads')}, {when}; {peers} peers on the same features"
+    how = f"{together(lines, 'machine')}, threads {together(lines, 'threads')}, {when}; {peers} peers on the same features"
     return (
-        f"Means of {seeds} seed{'s' * (seeds != 1)} on {together(lines, 'machine')}, {how} ([all figures]({RESULTS}), `zipfel bench`). "
+        f"Means of {seeds} seed{'s' * (seeds != 1)} on {how} ([all figures]({RESULTS}), `zipfel bench`). "
         "Ours is the model with the best P@1 on a part of train; in brackets the best peer's figure, which may be "
         "another peer's in each column."
     )
