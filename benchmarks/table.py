@@ -47,7 +47,8 @@ def about(lines: Sequence[Line]) -> str:
     peers = len({line["contestant"] for line in lines if not line["ours"]})
     dates = sorted({line["date"] for line in lines})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    how = f"{together(lines, 'machine')}, threads {together(lines, 'threads')}, {when}; {peers} peers on the same features"
+    where = f"{together(lines, 'machine')}, threads {together(lines, 'threads')}"
+    how = f"{where}, {when}; {peers} peers on the same features"
     return (
         f"Means of {seeds} seed{'s' * (seeds != 1)} on {how} ([all figures]({RESULTS}), `zipfel bench`). "
         "Ours is the model with the best P@1 on a part of train; in brackets the best peer's figure, which may be "
