@@ -33,6 +33,7 @@ FLOORS = [
     {"__main__"},
     {"cli"},
     {"server"},
+    {"bench"},
     {"report"},
     {"tagger"},
     {"evaluate", "explain", "persistence"},

@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from zipfel import __version__
 from zipfel.cli import data, model
+from zipfel.cli.bench import bench
 from zipfel.cli.demo import demo
 from zipfel.cli.explain import explain
 from zipfel.cli.predict import predict
@@ -46,7 +47,7 @@ def root(
     """Tag text with labels out of hundreds to millions, most of them rare."""
 
 
-for command in (demo, model.train, model.evaluate, predict, explain, report, model.models, model.verify, serve):
+for command in (demo, model.train, model.evaluate, predict, explain, report, model.models, model.verify, serve, bench):
     app.command()(command)
 
 
