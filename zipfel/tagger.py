@@ -424,6 +424,10 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def save(self, path: Path | str, replace: bool = False) -> None:
         """Write the model into a new folder; `replace` allows that an older model is there."""
+        persistence.save(self.saved(), Path(path), replace)
+
+    def saved(self) -> persistence.Saved:
+        """Return what a saved model holds."""
         self._check_fitted()
         serve, train = self.model_.saved()
         documents: dict[str, Any] = {"labels": self.classes_, "label_notes": dataclasses.asdict(self.label_notes_)}
@@ -441,7 +445,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             "sizes": {"features": self.model_.features, "labels": len(self.classes_)},
             "training": dataclasses.asdict(self.outcome_),
         }
-        persistence.save(persistence.Saved(about, documents, serve, train), Path(path), replace)
+        return persistence.Saved(about, documents, serve, train)
 
     @classmethod
     def load(cls, path: Path | str, device: str = "auto") -> Tagger:

@@ -61,7 +61,7 @@ def train(
     from zipfel.tagger import Tagger
     from zipfel.training.run import Run
 
-    changes = {**(config.read_toml(config_file) if config_file else {}), **config.words_of(set or [])}
+    changes = given_changes(set, config_file)
     check_named(model, preset, changes, device)  # before the data is read
     dataset = data.load(source, format, columns, preparation)
     choice, settings = Tagger(model, preset, changes, device=device).choice(dataset)
@@ -86,6 +86,11 @@ def train(
         about = tagger.calibration_.figures
         console.print(f"scores are probabilities by {about.points:,} held-out points ({about.method}): off by "
                       f"{about.error_after:.1%}, as they came by {about.error_before:.1%}", soft_wrap=True)  # fmt: skip
+
+
+def given_changes(words: list[str] | None, file: Path | None) -> dict[str, Any]:
+    """Return what differs from the preset: words over a file."""
+    return {**(config.read_toml(file) if file else {}), **config.words_of(words or [])}
 
 
 def check_named(model: str, preset: str, changes: dict[str, Any], device: str) -> None:
