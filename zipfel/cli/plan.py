@@ -14,7 +14,7 @@ from zipfel.cli import data
 from zipfel.cli.model import Changes, ConfigFile, Device, Name, Preset, check_named, given_changes
 from zipfel.cli.options import with_options
 from zipfel.cli.progress import span
-from zipfel.cli.show import print_table, warnings
+from zipfel.cli.show import console, warnings
 from zipfel.data.formats import TableSettings
 from zipfel.data.formats.files import new_file
 from zipfel.data.splits import Preparation
@@ -49,8 +49,10 @@ def plan(
         with new_file(json) as out:
             out.write(orjson.dumps(found.as_json(), option=orjson.OPT_INDENT_2) + b"\n")
     why = "" if found.why == "named" else f" ({found.why})"
-    title = f"{found.model}, preset {found.preset}{why}, on {found.device}: {found.points:,} points, "
-    print_table(escape(f"{title}{found.features:,} features, {found.labels:,} labels"), _rows(found), ("", "", "bar"))
+    sizes = f"{found.points:,} points, {found.features:,} features, {found.labels:,} labels"
+    console.print(f"{found.model}, preset {found.preset}{why}, on {found.device}: {sizes}", soft_wrap=True)
+    for name, figure, rests_on in _rows(found):
+        console.print(f"{name:<10}  {figure:>22}  {escape(rests_on)}", soft_wrap=True)
     for warning in found.warnings:
         warnings.print(f"warning: {escape(warning)}", soft_wrap=True)
 

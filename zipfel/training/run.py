@@ -177,18 +177,22 @@ def write_state(path: Path, state: State, notes: Mapping[str, Any]) -> None:
 def state_size(state: State) -> int:
     """Return the bytes of what `write_state` writes of tensors without notes: 8 of its length, a header, numbers.
 
-    The header has a line of JSON for each tensor, wide types first, and is filled up to a multiple of 8.
+    The header is JSON with an entry for each tensor, in the order of their types, filled up to a multiple of 8 bytes.
     """
     entries: dict[str, Any] = {"__metadata__": {"notes": "{}"}}
     end = 0
-    for name in sorted(state, key=lambda name: (-state[name].element_size(), name)):
+    kinds = list(_DTYPES)
+    for name in sorted(state, key=lambda name: (kinds.index(state[name].dtype), name)):
         start, end = end, end + state[name].numel() * state[name].element_size()
         shape = list(state[name].shape)
         entries[name] = {"dtype": _DTYPES[state[name].dtype], "shape": shape, "data_offsets": [start, end]}
     return 8 + math.ceil(len(orjson.dumps(entries)) / 8) * 8 + end
 
 
-_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.int64: "I64", torch.int32: "I32"}
+_DTYPES = {  # in the order in which safetensors writes them
+    torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.float16: "F16",
+    torch.uint8: "U8",
+}  # fmt: skip
 
 
 def read_state(path: Path) -> tuple[State, dict[str, Any]]:

@@ -1,0 +1,114 @@
+"""The choice where no model is named: `python -m benchmarks.default_rule DATA [DATA ...] [key=value ...]`.
+
+Trains what `auto` chooses and each of the models on a part of train, and judges them on the rest of it; with test=true
+then, once, on the whole of train and on test. A JSON line each: P@1 of all, and how far auto is behind the best.
+DATA is a folder, or one that was not used to write the rule: `synthetic` (planted structure, labels without texts),
+`synthetic-texts`, or `docstrings`: what the functions of the packages installed here say of themselves, tagged with the
+names of the modules that they are in. Keys: seeds=0,1,2, validation=0.1, models=glas,mnn, preset=fast, test=true.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import sys
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+
+import numpy as np
+
+from benchmarks.record import record
+from zipfel.config import words_of
+from zipfel.data.dataset import Dataset
+from zipfel.data.formats import read
+from zipfel.data.splits import hold_out
+from zipfel.data.synthetic import Synthetic, make
+from zipfel.evaluate import evaluate
+from zipfel.tagger import MODELS, Tagger, dataset_of
+
+PACKAGES = ("numpy", "scipy", "sklearn", "torch", "gensim", "safetensors", "rich", "typer")
+SYNTHETIC = Synthetic(points=20_000, labels=2000, noise=0.2, seed=7)
+
+
+def loaded(name: str) -> Dataset:
+    """Return a data set with a test part."""
+    if name == "docstrings":
+        return docstrings()
+    if name.startswith("synthetic"):
+        return make(dataclasses.replace(SYNTHETIC, texts=name == "synthetic-texts"))
+    return read(name)
+
+
+def docstrings() -> Dataset:
+    """Return the docstrings of public functions and classes, tagged with the parts of their modules' names."""
+    found = {doc: names for package in PACKAGES for doc, names in _documented(package)}
+    dataset = dataset_of(list(found), list(found.values()))
+    kept = np.flatnonzero(dataset.label_counts >= 3)
+    return dataclasses.replace(hold_out(dataset.with_labels(kept), 0.2), name="docstrings")
+
+
+def _documented(package: str) -> Iterator[tuple[str, list[str]]]:
+    for module in _modules(package):
+        tags = [part for part in module.__name__.split(".") if not part.startswith("_")]
+        for name, value in vars(module).items():
+            if (inspect.isclass(value) or inspect.isroutine(value)) and getattr(
+                value, "__module__", ""
+            ) == module.__name__:
+                doc = inspect.getdoc(value) or ""
+                if len(doc.split()) >= 5 and not name.startswith("_"):
+                    yield doc, tags
+
+
+def _modules(package: str) -> Iterator[ModuleType]:
+    root = importlib.import_module(package)
+    yield root
+    for about in pkgutil.walk_packages(root.__path__, f"{package}.", onerror=lambda name: None):
+        if any(
+            word in about.name for word in ("test", "_internal", "distributed", "onnx", "__main__", "conftest", "f2py")
+        ):
+            continue
+        try:
+            yield importlib.import_module(about.name)
+        except (Exception, SystemExit):  # what needs other packages, or another machine
+            continue
+
+
+def precision(dataset: Dataset, part: str, model: str, preset: str, seed: int) -> tuple[float, str]:
+    """Train once, and return P@1 on a part, and the model."""
+    tagger = Tagger(model, preset, seed=seed).fit_dataset(dataclasses.replace(dataset, validation=None))
+    judged = dataset.parts[part]
+    ranking = tagger.rank(judged.X if tagger.features_ is None else judged.texts, 1, judged.filtered)
+    return evaluate(ranking, dataset, part, [1]).values["P@1"], f"{tagger.chosen_.model}, {tagger.chosen_.preset}"
+
+
+def compared(dataset: Dataset, part: str, models: list[str], preset: str, seeds: list[int]) -> dict[str, object]:
+    """Return P@1 of auto and of each model, means over seeds, and how far auto is behind the best of them."""
+    runs = {model: [precision(dataset, part, model, preset, seed) for seed in seeds] for model in ("auto", *models)}
+    means = {model: round(float(np.mean([value for value, _ in found])), 2) for model, found in runs.items()}
+    behind = round(max(means.values()) - means["auto"], 2)
+    return {"part": part, "chosen": runs["auto"][0][1], "P@1": means, "behind": behind}
+
+
+def main(words: list[str]) -> None:
+    names = [word for word in words if "=" not in word]
+    options = words_of(word for word in words if "=" in word)
+    seeds = [int(seed) for seed in options.get("seeds", "0").split(",")]
+    models, preset = options.get("models", ",".join(MODELS)).split(","), options.get("preset", "default")
+    warnings.simplefilter("ignore")  # of modules that are imported for their docstrings
+    for name in names:
+        dataset = loaded(name)
+        held = hold_out(
+            dataclasses.replace(dataset, validation=None), float(options.get("validation", "0.1")), into="validation"
+        )
+        about = {"data": dataset.name or name, "sizes": dataset.sizes, "preset": preset, "seeds": seeds}
+        record("default_rule", {**about, **compared(held, "validation", models, preset, seeds)}, seeds[0], ("torch",))
+        sys.stdout.flush()
+        if options.get("test") == "true":
+            record("default_rule", {**about, **compared(dataset, "test", models, preset, seeds)}, seeds[0], ("torch",))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
