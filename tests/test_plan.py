@@ -3,11 +3,12 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from zipfel import persistence, plan
-from zipfel.data.dataset import Dataset
+from zipfel.data.dataset import Dataset, Part
 from zipfel.data.synthetic import Synthetic, make
 from zipfel.errors import ConfigError
 from zipfel.tagger import MODELS, Tagger, settings_of
@@ -171,6 +172,25 @@ def test_a_stage_is_scaled_by_its_steps_epochs_and_turns(data):
     longer = dataclasses.replace(facts, settings=dataclasses.replace(settings, steps=100))
     assert longer.length(act, len(data.train)) == (10, 10)
     assert longer.length(act, 3 * len(data.train)) == (8, 30)
+
+
+def test_stages_without_gradients_are_scaled_by_points_but_for_clusters(data):
+    tagger = plan._Rehearsed("glas", settings=small("glas"), device="cpu", validation=0)
+    tagger.rehearsal_ = Rehearsal()
+    tagger.fit_dataset(data, tagger.rehearsal_)
+    tagger.lesson_ = dataclasses.replace(tagger.lesson_, train=stacked(data.train, 3))
+    facts = plan._Facts(tagger, settings_of("glas"), 1.0, {})
+    tagger.rehearsal_.made |= {"tokens": 2.0, "clusters-1": 5.0}
+    assert facts.more_seconds() == 2 * 2.0
+    run = Rehearsal()
+    run.given["labels"] = {}
+    assert run.stage("labels", lambda: pytest.fail("was made")) == {}
+    assert run.stage("tokens", lambda: {"x": torch.ones(1)})["x"] == 1
+    assert list(run.made) == ["tokens"]
+
+
+def stacked(part: Part, times: int) -> Part:
+    return part.take(np.tile(np.arange(len(part)), times))
 
 
 def test_what_was_held_out_is_learned_again_by_models_of_neighbours(data):

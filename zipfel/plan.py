@@ -207,12 +207,18 @@ class _Facts:
                 total += epochs * act.end * self.judged
         return total
 
+    def more_seconds(self) -> float:
+        """Return what stages without gradients take beyond their rehearsal: but for clusters they go by points."""
+        made = self.tagger.rehearsal_.made
+        by_points = sum(seconds for name, seconds in made.items() if not name.startswith("clusters"))
+        return by_points * (max(self.rounds) / self.rehearsed - 1)
+
 
 def _scaled(facts: _Facts, peak: list[int]) -> Plan:
     """Return the plan that a rehearsal speaks for."""
     tagger, acts = facts.tagger, facts.tagger.rehearsal_.acts
     rest = facts.seconds - sum(act.total for act in acts) - tagger.label_seconds_
-    seconds = rest + sum(facts.act_seconds(act) for act in acts)
+    seconds = rest + sum(facts.act_seconds(act) for act in acts) + facts.more_seconds()
     seconds += len(facts.rounds) * tagger.label_seconds_ * getattr(facts.settings, "walks", 1)
     predict = _predict_seconds(tagger)
     if isinstance(tagger.model_, NeighbourModel):
@@ -224,7 +230,8 @@ def _scaled(facts: _Facts, peak: list[int]) -> Plan:
     memory = peak[0] + _beyond(facts)
     device = facts.about["device"]
     gpu = torch.cuda.max_memory_allocated() + _beyond(facts) if device == "cuda" else None
-    fits = (memory if gpu is None else gpu) <= free_memory(device) + peak[0]
+    ours = peak[0] if gpu is None else torch.cuda.memory_reserved()
+    fits = (memory if gpu is None else gpu) <= free_memory(device) + ours
     return Plan(
         **facts.about,
         points=max(facts.rounds),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,12 +48,19 @@ class Rehearsal(Run):
         self.device = device or torch.device("cpu")
         self.acts: list[Act] = []
         self.given: dict[str, State] = {}  # results of stages that were worked out before
+        self.made: dict[str, float] = {}  # seconds of stages without gradients, other than those within an act
         self._open: list[Act] = []
         self._last = 0.0
 
-    def stage(self, name: str, make: Any) -> State:
+    def stage(self, name: str, make: Callable[[], State]) -> State:
         """Return a stage's result: the one that is given, else the one that is made now."""
-        return self.given[name] if name in self.given else super().stage(name, make)
+        if name in self.given:
+            return self.given[name]
+        start = time.perf_counter()
+        result = super().stage(name, make)
+        if not self._open:
+            self.made[name] = time.perf_counter() - start
+        return result
 
     def load(self, name: str) -> tuple[State, dict[str, Any]] | None:
         """Return nothing, for nothing is kept; a stage with gradients that asks for its checkpoint begins."""
