@@ -3,8 +3,8 @@
 Trains what `auto` chooses and each of the models on a part of train, and judges them on the rest of it; with test=true
 then, once, on the whole of train and on test. A JSON line each: P@1 of all, and how far auto is behind the best.
 DATA is a folder, or one that was not used to write the rule: `synthetic` (planted structure, labels without texts),
-`synthetic-texts`, or `docstrings`: what the functions of the packages installed here say of themselves, tagged with the
-names of the modules that they are in. Keys: seeds=0,1,2, validation=0.1, models=glas,mnn, preset=fast, test=true.
+`synthetic-texts` (labels with texts), or `docstrings`: what the functions of packages that are installed here say of
+themselves, tagged with the names of the modules that they are in. Keys: seeds=0,1,2, validation=0.1, models=glas,mnn, preset=fast, test=true.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def loaded(name: str) -> Dataset:
     """Return a data set with a test part."""
     if name == "docstrings":
         return docstrings()
-    if name.startswith("synthetic"):
-        return make(dataclasses.replace(SYNTHETIC, texts=name == "synthetic-texts"))
-    return read(name)
+    if name == "synthetic":
+        return dataclasses.replace(make(SYNTHETIC), Z=None)
+    return make(dataclasses.replace(SYNTHETIC, texts=True)) if name == "synthetic-texts" else read(name)
 
 
 def docstrings() -> Dataset:
