@@ -12,6 +12,7 @@ from zipfel.data.dataset import Dataset, Part
 from zipfel.data.synthetic import Synthetic, make
 from zipfel.errors import ConfigError
 from zipfel.tagger import MODELS, Tagger, settings_of
+from zipfel.training import memory
 from zipfel.training.rehearsal import Act, Rehearsal
 from zipfel.training.run import state_size, write_state
 from zipfel.training.trainer import Schedule, train
@@ -211,7 +212,7 @@ def test_a_plan_chooses_and_tells_what_it_rests_on(data):
     assert 0 < found.training_seconds < 60
     assert found.predict_ms is not None
     assert 0 < found.predict_ms < 100
-    assert 1e8 < found.memory_bytes < plan.free_memory() + plan.held_memory()
+    assert 1e8 < found.memory_bytes < memory.free_memory() + memory.held_memory()
     assert "steps rehearsed" in found.rests_on["training"]
 
 
@@ -259,11 +260,11 @@ def test_memory_is_read_where_linux_tells_it(monkeypatch):
         "/sys/fs/cgroup/memory.max": ["5000000"],
         "/sys/fs/cgroup/memory.current": ["1000000"],
     }
-    monkeypatch.setattr(plan, "_lines", lambda path: told.get(path, []))
-    assert plan.free_memory() == 4_000_000
+    monkeypatch.setattr(memory, "_lines", lambda path: told.get(path, []))
+    assert memory.free_memory() == 4_000_000
     told["/sys/fs/cgroup/memory.max"] = ["max"]
-    assert plan.free_memory() == 8_192_000
+    assert memory.free_memory() == 8_192_000
     told.clear()
-    assert plan.free_memory() > 1 << 28
+    assert memory.free_memory() > 1 << 28
     assert Path("/proc/self/statm").exists()
-    assert plan.held_memory() > 1 << 26
+    assert memory.held_memory() > 1 << 26

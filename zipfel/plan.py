@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +24,7 @@ from zipfel.errors import ZipfelError
 from zipfel.models.base import Lesson, labelled
 from zipfel.models.neighbours import Memory, NeighbourModel, NeighbourSettings
 from zipfel.tagger import MODELS, Tagger, chosen_device
+from zipfel.training.memory import free_memory, watched
 from zipfel.training.rehearsal import Act, Rehearsal
 from zipfel.training.run import Run
 
@@ -90,7 +87,7 @@ def plan(
     tagger = _Rehearsed(choice.model, choice.preset, short, text, device=device)
     tagger.rehearsal_ = Rehearsal(device=chosen_device(device))
     about = {"model": choice.model, "preset": choice.preset, "why": choice.why, "device": tagger.rehearsal_.device.type}
-    with _watched() as peak:
+    with watched() as peak:
         try:
             start = time.perf_counter()
             tagger.fit_dataset(dataset, tagger.rehearsal_)
@@ -328,58 +325,6 @@ def weight_bytes(model: str, settings: Any, features: int, labels: int) -> int:
 def module_bytes(module: nn.Module) -> int:
     """Return the bytes of a module's numbers."""
     return sum(value.numel() * value.element_size() for value in module.state_dict().values())
-
-
-def free_memory(device: str = "cpu") -> int:
-    """Return the bytes that are free on this machine, or in its GPU, or as many as its container may still take."""
-    if device == "cuda":
-        return int(torch.cuda.mem_get_info()[0])
-    lines = _lines("/proc/meminfo")
-    available = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
-    if not available:  # not Linux
-        available = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if hasattr(os, "sysconf") else [1 << 62]
-    limit, used = (_lines(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
-    if limit and used and limit[0].isdigit():
-        available.append(max(0, int(limit[0]) - int(used[0])))
-    return min(available)
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:
-        return []
-
-
-@contextmanager
-def _watched() -> Iterator[list[int]]:
-    """Yield a place that holds the most bytes that this process had since."""
-    peak, stop = [held_memory()], threading.Event()
-
-    def watch() -> None:
-        while not stop.wait(0.02):
-            peak[0] = max(peak[0], held_memory())
-
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        stop.set()
-        thread.join()
-
-
-def held_memory() -> int:
-    """Return the bytes that this process holds in memory; elsewhere than on Linux, the most that it has held."""
-    pages = _lines("/proc/self/statm")
-    if pages:
-        return int(pages[0].split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    import resource
-    import sys
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def spoken_size(count: int) -> str:
