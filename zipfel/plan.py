@@ -196,8 +196,8 @@ class _Facts:
         for points in self.rounds:
             epochs, steps = self.length(act, points)
             total += epochs * steps * act.step
-            if act.turn > 0.1 * act.end:  # there are turns, and the end of an epoch was one of them
-                cycle = getattr(self.settings, "cycle", None) or max(1, epochs // 4)
+            if hasattr(self.settings, "cycle"):  # the end of an epoch was a turn as well
+                cycle = self.settings.cycle or max(1, epochs // 4)
                 total += (epochs // cycle + 1) * act.turn * points / self.rehearsed
                 total += epochs * max(0.0, act.end - act.turn) * self.judged
             else:
@@ -298,14 +298,12 @@ def _beyond(facts: _Facts) -> int:
     model, more = facts.tagger.model_, max(facts.rounds) - facts.rehearsed
     kept = module_bytes(model) if len(facts.rounds) > 1 or facts.tagger.lesson_.validation is not None else 0
     if isinstance(model, NeighbourModel):  # the first round's points; DXML's targets
-        width = model.memory.vectors.shape[1] if model.memory is not None else 0
+        width = int(facts.settings.width(model.features))
         return kept + 4 * width * (len(facts.rounds) - 1 + (model.name == "dxml")) * max(more, 0)
-    wide = facts.settings.dimension + facts.settings.width(len(facts.tagger.classes_)) if _turns(facts) else 0
+    if not hasattr(facts.settings, "cycle"):
+        return kept
+    wide = int(facts.settings.dimension + facts.settings.width(len(facts.tagger.classes_)))
     return kept + 4 * wide * max(more, 0)  # LightDXML's vectors and shortlists of points
-
-
-def _turns(facts: _Facts) -> bool:
-    return hasattr(facts.settings, "cycle")
 
 
 def weight_bytes(model: str, settings: Any, features: int, labels: int) -> int:
