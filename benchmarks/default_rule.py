@@ -94,7 +94,7 @@ def main(words: list[str]) -> None:
         held = hold_out(
             dataclasses.replace(dataset, validation=None), float(options.get("validation", "0.1")), into="validation"
         )
-        about = {"data": dataset.name or name, "sizes": dataset.sizes, "preset": preset, "seeds": seeds}
+        about = {"data": dataset.name or name, "sizes": dataset.sizes._asdict(), "preset": preset, "seeds": seeds}
         record("default_rule", {**about, **compared(held, "validation", models, preset, seeds)}, seeds[0], ("torch",))
         sys.stdout.flush()
         if options.get("test") == "true":
