@@ -208,6 +208,16 @@ def softmax_loss(positive, negatives, mask):
     return total / len(positive)
 
 
+def decoupled_loss(scores, targets, mask):
+    """Mean over points of 1/|P| Σ_{l∈P} ln(1 + Σ_{j∉P} exp(s_j − s_l))."""
+    total = 0.0
+    for row, wanted, counts in zip(scores, targets, mask, strict=True):
+        right = [s for s, y, c in zip(row, wanted, counts, strict=True) if c and y]
+        wrong = [s for s, y, c in zip(row, wanted, counts, strict=True) if c and not y]
+        total += sum(math.log1p(sum(math.exp(j - s) for j in wrong)) for s in right) / max(1, len(right))
+    return total / len(scores)
+
+
 def logistic_loss(scores, targets, mask):
     total = 0.0
     for row, right, kept in zip(scores, targets, mask, strict=True):

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
@@ -25,7 +24,7 @@ from torch import Tensor
 from zipfel.data.batches import bags
 from zipfel.data.text import TextFeatures
 from zipfel.models.base import Cosine, Ensemble, Learner
-from zipfel.models.decaf import Likely
+from zipfel.models.decaf_network import Likely
 from zipfel.models.mixed import Mixed
 from zipfel.models.neighbours import Vote
 from zipfel.types import Bags, stored
@@ -96,17 +95,8 @@ def _(classifier: Mixed, query: Tensor, label: int, learner: Learner) -> Judge:
 
 @judged.register
 def _(classifier: Likely, query: Tensor, label: int, learner: Learner) -> Judge:
-    """Score by the log-odds of the label, with a beam of the label and its cluster together."""
-    w, beam = classifier.vectors[label], classifier.beam
-    if beam is None:
-        return lambda vectors: vectors @ w + classifier.offset
-    h = beam.heads[beam.clusters[label]]
-
-    def judge(vectors: Tensor) -> Tensor:
-        both = F.logsigmoid((vectors @ w + classifier.offset).double()) + F.logsigmoid((vectors @ h).double())
-        return (both - torch.log1p(-both.exp())).float()
-
-    return judge
+    """Score by the log-odds of the label; the cluster that found it, of other vectors, counts as it is."""
+    return lambda vectors: vectors @ classifier.vectors[label] + classifier.offset
 
 
 @judged.register

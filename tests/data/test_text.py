@@ -261,12 +261,20 @@ def test_field_weights_worked_by_hand():
     np.testing.assert_array_equal(features.count(texts).toarray(), [[0.5, 4, 3, 0], [0.5, 3, 0, 0.5]])
 
 
+def test_titles_weigh_three_times_as_much_where_nothing_is_told():
+    texts, features = two_fields(None)
+    np.testing.assert_array_equal(features.count(texts).toarray(), two_fields({"title": 3})[1].count(texts).toarray())
+    plain = {"name": texts["title"], "content": texts["content"]}
+    made = TextFeatures.fit(plain, settings=TextSettings(min_count=1))
+    np.testing.assert_array_equal(made.count(plain).toarray(), two_fields({})[1].count(texts).toarray())
+
+
 @given(TEXTS, TEXTS, st.booleans())
 def test_fields_of_weight_one_are_one_text(titles, contents, sublinear):
     size = min(len(titles), len(contents))
     texts = {"title": [*titles[:size], "pie"], "content": [*contents[:size], "a"]}
     joined = [" . ".join(row) for row in zip(*texts.values(), strict=True)]
-    settings = TextSettings(min_count=1, sublinear=sublinear)
+    settings = TextSettings(min_count=1, sublinear=sublinear, field_weights={})
     one, two = TextFeatures.fit(joined, settings=settings), TextFeatures.fit(texts, settings=settings)
     assert one.terms == two.terms
     np.testing.assert_array_equal(one.idf, two.idf)

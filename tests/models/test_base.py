@@ -11,6 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zipfel.index import exact
+from zipfel.index.exact import row_products
 from zipfel.models import base
 from zipfel.models.base import (
     OTHERS,
@@ -21,7 +23,6 @@ from zipfel.models.base import (
     known,
     likelihoods,
     listed,
-    row_products,
     with_others,
 )
 from zipfel.types import Ranking, Shortlist
@@ -60,7 +61,7 @@ def test_products_of_rows_do_not_depend_on_the_batch(width):
 
 
 def test_the_warning_of_sparse_matrices_is_not_heard_and_others_are():
-    base._hear_no_warning.cache_clear()
+    exact._hear_no_warning.cache_clear()
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         row_products(*drawn(2, 3, 4, 2))

@@ -26,19 +26,10 @@ from zipfel.data.dataset import Dataset, Part
 from zipfel.errors import ConfigError
 from zipfel.index.beam import BeamIndex
 from zipfel.index.exact import ExactIndex
-from zipfel.models import base, decaf
-from zipfel.models.base import Ensemble, Learner, listed
-from zipfel.models.decaf import (
-    PRESETS,
-    Decaf,
-    DecafSettings,
-    Heads,
-    Network,
-    Ready,
-    cluster_ranks,
-    clustered_labels,
-    padded_bags,
-)
+from zipfel.models import base, decaf, decaf_network
+from zipfel.models.base import Ensemble, Learner, labelled, listed
+from zipfel.models.decaf import PRESETS, Decaf, DecafSettings
+from zipfel.models.decaf_network import Heads, Network, cluster_ranks, clustered_labels, head_offset, padded_bags
 from zipfel.tagger import Tagger, settings_of
 from zipfel.training.run import Run
 from zipfel.training.trainer import Schedule
@@ -151,7 +142,7 @@ def test_points_equal_loops_in_learning_and_in_prediction(cosine, relu):
     slow = slow.clamp_min(0) if relu else slow
     slow = normalize(slow, dim=1) if cosine else slow
     torch.testing.assert_close(network.encode(bags(X), 0.0, seeded()), slow, rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(Ready(network)(bags(X)), slow, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(network.ready()(bags(X)), slow, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("cosine", [True, False])
@@ -174,12 +165,12 @@ def test_without_residual_layers_sums_of_tokens_stay_as_they_are():
     sums = network.tokens(bags(Z))
     assert torch.equal(network.label_texts(bags(Z)), sums)
     assert torch.equal(network.encode(bags(Z), 0.5, seeded()), sums)
-    torch.testing.assert_close(Ready(network)(bags(Z)), sums)
+    torch.testing.assert_close(network.ready()(bags(Z)), sums)
 
 
 def test_all_classifiers_are_worked_out_some_at_a_time(monkeypatch):
     network, Z = network_of(), label_texts()
-    monkeypatch.setattr(decaf, "BATCH", 7)
+    monkeypatch.setattr(decaf_network, "BATCH", 7)
     network.compose(Z)
     torch.testing.assert_close(network.vectors, network.classifiers(torch.arange(LABELS), bags(Z)).detach())
     network.compose(None)
@@ -191,7 +182,7 @@ def test_numbers_are_dropped_in_learning_only():
     whole, one, two = (network.encode(bags(X), drop, seeded(1)) for drop in (0.0, 0.5, 0.5))
     assert (one == 0).sum() > 1.3 * (whole == 0).sum()
     assert torch.equal(one, two)
-    assert torch.equal(Ready(network)(bags(X)) == 0, whole == 0)
+    assert torch.equal(network.ready()(bags(X)) == 0, whole == 0)
     Z = bags(label_texts())
     assert not torch.equal(network.label_texts(Z, 0.5, seeded()), network.label_texts(Z))
 
@@ -218,6 +209,27 @@ def test_a_label_without_points_is_found_by_its_text():
     assert place(without) > 10
 
 
+@pytest.mark.parametrize("validation", [0, 0.2])
+@pytest.mark.parametrize("changes", [{}, {"cosine": False}, {"shortlist": "beam", "beam": 3}])
+def test_scores_sum_up_to_the_number_of_right_labels(validation, changes):
+    """The loss does not see the offset, so it is set by what it should say."""
+    tagger = fitted(validation=validation, **changes)
+    network, part = tagger.model_.networks[0], planted(300, seed=3)
+    scores = torch.sigmoid(network.ready()(bags(part.X)) @ network.vectors.T + network.offset)
+    assert scores.sum().item() / part.Y.nnz == pytest.approx(1, abs=0.15)
+
+
+def test_a_share_of_labels_is_learned_by_text_alone():
+    network, Z = network_of(cosine=False, cold=0.5).train(), bags(label_texts())
+    everything = torch.arange(LABELS)
+    plain, alone = network.classifiers(everything, Z), network.cold_classifiers(Z)
+    mixed = network.classifiers(everything, Z, 0.0, seeded())
+    by_text = torch.isclose(mixed, alone, atol=1e-6).all(dim=1)
+    assert 8 < by_text.sum() < 28
+    torch.testing.assert_close(mixed[~by_text], plain[~by_text])
+    assert not torch.isclose(plain, alone, atol=1e-6).all(dim=1).any()
+
+
 def moved(tagger: Tagger) -> set[str]:
     """Return which parts of the network differ from those that it began with."""
     begun = Decaf(FEATURES, LABELS, tagger.settings_, Run(seed=0).generator("start")).networks[0]
@@ -240,7 +252,8 @@ EVERYTHING = {
     ("changes", "still"),
     [
         ({}, set()),
-        ({"cosine": False}, {"scale", "offset"}),
+        ({"loss": "logistic"}, set()),
+        ({"cosine": False, "loss": "logistic"}, {"scale", "offset"}),
         ({"label_text": False}, {"labels.R", "labels.alpha", "labels.beta", "combination.alpha", "combination.beta"}),
         ({"refinement": False, "start": "random"}, {"refinement.rows", "combination.alpha", "combination.beta"}),
         ({"residual": False}, {f"{b}.{p}" for b in ("documents", "labels") for p in ("R", "alpha", "beta")}),
@@ -439,7 +452,7 @@ def test_clusters_without_texts_have_refinement_alone():
 
 
 def test_dense_centroids_equal_loops(monkeypatch):
-    monkeypatch.setattr(decaf, "BATCH", 64)
+    monkeypatch.setattr(decaf_network, "BATCH", 64)
     part = planted()
     model = Decaf(FEATURES, LABELS, small(), seeded())
     model.take_texts(label_texts())
@@ -472,7 +485,7 @@ def with_heads(count: int = 16, **changes: Any) -> tuple[Decaf, Network]:
 
 
 def ranks_by_hand(network: Network, part: Part) -> list[int]:
-    vectors, ranks = Ready(network)(bags(part.X)).tolist(), []
+    vectors, ranks = network.ready()(bags(part.X)).tolist(), []
     for row, x in enumerate(vectors):
         scores = [reference.dot(x, head) for head in network.heads.tolist()]
         for label in part.Y[[row]].indices:
@@ -481,7 +494,7 @@ def ranks_by_hand(network: Network, part: Part) -> list[int]:
 
 
 def test_ranks_of_clusters_equal_loops(monkeypatch):
-    monkeypatch.setattr(decaf, "BATCH", 16)
+    monkeypatch.setattr(decaf_network, "BATCH", 16)
     _, network = with_heads()
     part = planted(40)
     assert cluster_ranks(network, part).tolist() == ranks_by_hand(network, part)
@@ -509,11 +522,11 @@ def test_a_shortlist_holds_at_most_5_of_100_clusters_unless_told():
 
 
 def test_shortlists_are_the_labels_of_the_clusters_that_score_best(monkeypatch):
-    monkeypatch.setattr(decaf, "BATCH", 16)
+    monkeypatch.setattr(decaf_network, "BATCH", 16)
     model, network = with_heads()
     network.beam, part = 3, planted(40)
     near = model.shortlists(network, 0, part, Run())
-    for x, row in zip(Ready(network)(bags(part.X)).tolist(), near.tolist(), strict=True):
+    for x, row in zip(network.ready()(bags(part.X)).tolist(), near.tolist(), strict=True):
         assert sorted(row) == sorted(reference.beam(x, network.heads.tolist(), [], 3))
 
 
@@ -535,6 +548,20 @@ def test_labels_that_the_shortlist_missed(monkeypatch, missed):
     owned = sum(len(own.ids) for _, own in found)
     learned = sum(int((pool.targets * pool.mask).sum()) for pool, _ in found)
     assert learned == owned if missed else learned < owned
+
+
+def test_s_keeps_the_encoder_that_it_learned_with(tmp_path):
+    """Module IV moves tokens and text blocks on, and S must not notice."""
+    tagger = Tagger("decaf", settings=BEAM, device="cpu", validation=0)
+    network = tagger.fit_dataset(data(), opened(tmp_path)).model_.networks[0]
+    second, fourth = (Run(tmp_path).load(f"module-{number}-0")[0] for number in (2, 4))
+    assert torch.equal(network.finder.tokens.rows, second["tokens.rows"])
+    assert torch.equal(network.finder.documents.R, second["documents.R"])
+    assert torch.equal(network.tokens.rows, fourth["tokens.rows"])
+    assert not torch.equal(network.tokens.rows, network.finder.tokens.rows)
+    part, near = labelled(planted()), Run(tmp_path).load("shortlists-0")[0]["near"]
+    again = BeamIndex(network.heads, network.clusters, 3).open(network.seeking()(bags(part.X))).ids
+    assert torch.equal(again.sort(dim=1).values, near.long().sort(dim=1).values)
 
 
 @pytest.mark.parametrize("kind", ["beam", "paper"], indirect=True)
@@ -579,7 +606,7 @@ def test_lite_saves_tokens_once(kind, tagger, tmp_path):
     tagger.save(tmp_path / "model")
     saved = persistence.load(tmp_path / "model")
     rows = [name for name in {**saved.serve, **saved.train} if name.endswith("tokens.rows")]
-    assert rows == ["networks.0.tokens.rows"]
+    assert rows == ["networks.0.tokens.rows"]  # the finders' are the same
     one, two = Tagger.load(tmp_path / "model", device="cpu").model_.networks
     assert one.tokens.rows.data_ptr() == two.tokens.rows.data_ptr()
 
@@ -608,15 +635,15 @@ def test_scores_by_hand(kind, tagger):
     network, X = tagger.model_.networks[0], planted(5, seed=1).X
     learner: Learner = network.learner(tagger.model_.counts)
     found = learner.rank(X, 4)
-    offset = network.offset.item()
-    for row, x in enumerate(Ready(network)(bags(X)).tolist()):
+    offset, level = network.offset.item(), head_offset(len(network.heads), network.settings)
+    by_modules = zip(network.ready()(bags(X)).tolist(), network.seeking()(bags(X)).tolist(), strict=True)
+    for row, (x, sought) in enumerate(by_modules):
         every = {0: (list(range(LABELS)), math.inf)}
-        opened = (
-            reference.beam(x, network.heads.tolist(), network.clusters.tolist(), 3) if len(network.heads) else every
-        )
+        heads, clusters = network.heads.tolist(), network.clusters.tolist()
+        opened = reference.beam(sought, heads, clusters, 3) if heads else every
         scores = {
             label: reference.sigmoid(reference.dot(network.vectors[label].tolist(), x) + offset)
-            * (reference.sigmoid(head) if len(network.heads) else 1)
+            * (reference.sigmoid(head + level) if heads else 1)
             for labels, head in opened.values()
             for label in labels
         }
@@ -786,7 +813,8 @@ def test_what_only_learning_needs_is_not_served(kind, tagger, tmp_path):
     tagger.save(tmp_path / "model")
     saved = persistence.load(tmp_path / "model")
     served = {"tokens.rows", "scale", "offset", "vectors", "heads", "clusters",
-              *(f"documents.{name}" for name in ("R", "alpha", "beta", "left"))}  # fmt: skip
+              "finder.tokens.rows", *(f"{part}documents.{name}" for part in ("", "finder.")
+              for name in ("R", "alpha", "beta", "left"))}  # fmt: skip
     assert set(saved.serve) == {f"networks.0.{name}" for name in served} | {"counts", "beams"}
 
 
@@ -873,7 +901,7 @@ def test_a_model_without_clusters_learns_on_without_however_many_labels_there_ar
 
 
 def test_new_labels_are_scored_by_their_texts_at_once(kind, tagger):
-    """w of ẑ¹ = E_L(z) and ẑ² = E z, in the cluster whose vector is nearest."""
+    """w of ẑ¹ = E_L(z) and ẑ² = E z, in the cluster that S finds for their texts."""
     model = deepcopy(tagger.model_)
     before = state(model)
     Z = label_texts()[[COLD, 3]]
@@ -889,8 +917,9 @@ def test_new_labels_are_scored_by_their_texts_at_once(kind, tagger):
         assert torch.equal(network.vectors[:LABELS], before[f"networks.{number}.vectors"])
         assert torch.equal(network.clusters[:LABELS], before[f"networks.{number}.clusters"])
         if len(network.heads):
-            cosines = [[reference.cosine(x, head) for head in network.heads.tolist()] for x in w.tolist()]
-            assert network.clusters[LABELS:].tolist() == [row.index(max(row)) for row in cosines]
+            points = network.seeking()(bags(Z)).tolist()
+            products = [[reference.dot(x, head) for head in network.heads.tolist()] for x in points]
+            assert network.clusters[LABELS:].tolist() == [row.index(max(row)) for row in products]
     ids = model.learner().rank(Z, LABELS + 2).ids
     assert sorted(ids[0]) == list(range(LABELS + 2))
 
@@ -900,7 +929,7 @@ def test_new_labels_are_scored_by_their_texts_at_once(kind, tagger):
 
 def test_the_paper_preset():
     paper = PRESETS["paper"]
-    assert (paper.learners, paper.shortlist, paper.missed) == (3, "beam", False)
+    assert (paper.learners, paper.shortlist, paper.missed, paper.loss, paper.cold) == (3, "beam", False, "logistic", 0)
     assert (paper.label_text, paper.refinement, paper.start, paper.tokens, paper.lite) == (
         True, True, "text", "random", False,
     )  # fmt: skip
@@ -927,12 +956,26 @@ def test_few_points_are_gone_through_more_often(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("points", "schedule"),
+    [(10**6, (5, 512)), (25_600, (5, 512)), (14_000, (5, 280)), (1600, (5, 32)), (800, (10, 32)), (100, (25, 10))],
+)
+def test_small_data_has_smaller_batches_then_more_passes(points, schedule):
+    model = Decaf(1, 1, DecafSettings(), seeded())
+    part = Part(csr_array((points, 1)), X=csr_array((points, 1)))
+    found = model.schedule(part, 5, 0.1)
+    assert (found.epochs, found.batch) == schedule
+    assert found.epochs * points / found.batch >= 250
+
+
+@pytest.mark.parametrize(
     ("changes", "told"),
     [
         *(({name: 0}, f"{name} must be at least 1; found 0") for name in ("dimension", "learners", "clusters", "beam",
           "batch", "epochs", "first_epochs", "steps", "patience")),
         ({"drop": 1}, r"drop must lie in \[0, 1\); found 1"),
         ({"first_drop": -0.1}, r"first_drop must lie in \[0, 1\); found -0.1"),
+        ({"cold": 1.5}, r"cold must lie in \[0, 1\]; found 1.5"),
+        ({"loss": "softmax"}, "logistic, decoupled"),
         ({"keep": 0}, r"keep must lie in \(0, 1\]; found 0"),
         ({"clusters": 12}, "clusters must be a power of two; found 12"),
         ({"label_text": False, "refinement": False}, "label_text and refinement are both false"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_array
 
-from zipfel.models.decaf import clustered_labels
+from zipfel.models.decaf_network import clustered_labels
 
 
 def test_clusters_of_points_by_hand_and_the_labels_are_not_touched():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from zipfel.nn import losses
 from zipfel.types import Bags
 
-LOSSES = ["margin", "softmax", "logistic"]
+LOSSES = ["margin", "softmax", "logistic", "decoupled"]
 
 
 def call(name, positive, scores, targets, mask):
@@ -22,6 +22,8 @@ def call(name, positive, scores, targets, mask):
         return losses.margin(positive, scores, 0.3, mask)
     if name == "softmax":
         return losses.softmax(positive, scores, mask)
+    if name == "decoupled":
+        return losses.decoupled(scores, targets, mask)
     return losses.logistic(scores, targets, mask)
 
 
@@ -31,6 +33,8 @@ def slow(name, positive, scores, targets, mask):
         return reference.margin_loss(positive, scores, 0.3, mask)
     if name == "softmax":
         return reference.softmax_loss(positive, scores, mask)
+    if name == "decoupled":
+        return reference.decoupled_loss(scores, targets, mask)
     return reference.logistic_loss(scores, targets, mask)
 
 
@@ -306,3 +310,49 @@ def test_pairs_by_chunk_equal_loops(rows, size):
             (row, label - start) for row, own in enumerate(rows) for label in own if start <= label < start + size
         ]
         assert sorted(zip(owners.tolist(), labels.tolist(), strict=True)) == sorted(wanted)
+
+
+# --- each right label against all wrong ones --------------------------------------------------------------------------
+
+
+@given(owned=st.lists(sets, min_size=1, max_size=5), chunk=st.integers(1, 40), seed=st.integers(0, 99), data=st.data())
+def test_decoupled_against_all_labels_equals_the_dense_loss(owned, chunk, seed, data):
+    """Labels come in chunks of any size; points may have none or all, and own ones may be filtered."""
+    left_out = [data.draw(sets) for _ in owned]
+    points, W, _ = against_all(len(owned), 7, seed)
+    mask = torch.tensor([[label not in out for label in range(7)] for out in left_out])
+    targets = torch.tensor([[float(label in own) for label in range(7)] for own in owned])
+    with patch.object(losses, "CHUNK", chunk):
+        found = losses.decoupled_all(points, W, packed(owned), packed(left_out))
+        slopes = torch.autograd.grad(3 * found, (points, W))
+    wanted = losses.decoupled(points @ W.T, targets, mask)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(slopes, torch.autograd.grad(3 * wanted, (points, W)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_decoupled_by_hand():
+    """Two right labels do not compete: each stands against the third alone."""
+    scores = torch.tensor([[math.log(3), 0.0, 0.0], [0.0, 0.0, 0.0]])
+    targets = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    first = (math.log(1 + 1 / 3) + math.log(2)) / 2
+    assert losses.decoupled(scores, targets).item() == pytest.approx(first / 2)
+    whole = losses.decoupled_all(torch.eye(2), scores.T.contiguous(), packed([{0, 1}, set()]))
+    assert whole.item() == pytest.approx(first / 2)
+
+
+def test_large_scores_do_not_overflow_when_decoupled():
+    W = torch.tensor([[500.0], [-500.0]], requires_grad=True)
+    loss = losses.decoupled_all(torch.tensor([[1.0]]), W, packed([{1}]))
+    loss.backward()
+    assert loss.item() == 1000
+    assert W.grad.tolist() == [[1.0], [-1.0]]
+
+
+@pytest.mark.parametrize(("points", "labels"), [(0, 5), (3, 0)])
+def test_no_points_and_no_labels_when_decoupled(points, labels):
+    x, W, _ = against_all(points, labels, 0)
+    loss = losses.decoupled_all(x, W, packed([set()] * points))
+    loss.backward()
+    assert loss.item() == 0
+    assert [part.grad.shape for part in (x, W)] == [x.shape, W.shape]

@@ -78,9 +78,13 @@ def load_index(kind: Kind, state: dict[str, Tensor], vectors: Tensor) -> Index:
     return IvfIndex.of_state(state, vectors)
 
 
-def recall(index: Index, exact: Index, queries: Tensor, width: int) -> float:
-    """Return the share of the exact shortlist that an index finds, averaged over queries; 1 where there are none."""
-    found, wanted = index.search(queries, width).ids, exact.search(queries, width).ids
+def recall(index: Index, exact: Index, queries: Tensor, width: int, keys: Tensor | None = None) -> float:
+    """Return the share of the exact shortlist that an index finds, averaged over queries; 1 where there are none.
+
+    keys: what the index is searched by, where that is not what labels are ranked by.
+    """
+    found = index.search(queries if keys is None else keys, width).ids
+    wanted = exact.search(queries, width).ids
     if wanted.numel() == 0:
         return 1.0
     hits = sum(len(set(ours) & set(theirs)) for ours, theirs in zip(found.tolist(), wanted.tolist(), strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zipfel.index.exact import ExactIndex
+from zipfel.index.exact import SPARE, ExactIndex, largest, row_products
 from zipfel.types import Shortlist
 
 
@@ -33,8 +33,11 @@ class BeamIndex:
         return Shortlist(ids, scores.masked_fill(ids < 0, -torch.inf))
 
     def open(self, queries: Tensor) -> Shortlist:
-        """Return the best clusters of each query, [B, beam]."""
-        return ExactIndex(self.heads).search(queries, self.beam)
+        """Return the best clusters of each query, [B, beam]; products are taken anew: the batch must change nothing."""
+        ids = ExactIndex(self.heads).search(queries, self.beam + SPARE).ids
+        scores = row_products(queries, self.heads, ids)
+        best = largest(scores, self.beam)
+        return Shortlist(ids.gather(1, best), scores.gather(1, best))
 
     def add(self, vectors: Tensor, deterministic: bool = True) -> None:
         """Take new labels behind those that are there, each into the cluster whose vector is nearest to its own."""

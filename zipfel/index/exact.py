@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -10,6 +13,8 @@ from zipfel.types import Shortlist
 CHUNK = 1 << 24  # scores held at a time
 SLACK = 16  # columns beyond those wanted, in which most ties for the last place end
 BLOCK = 512  # vectors that go into a product at a time
+GATHERED = 1 << 26  # numbers gathered at a time on a GPU
+SPARE = 8  # candidates beyond k: what differs in the index may tie as a score, and ties go to the lower id
 
 
 class ExactIndex:
@@ -58,6 +63,43 @@ def products(queries: Tensor, vectors: Tensor) -> Tensor:
     for start in range(0, len(vectors), BLOCK):
         torch.mm(queries, vectors[start : start + BLOCK].T, out=scores[:, start : start + BLOCK])
     return scores
+
+
+def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:
+    """Return the inner products of each query with the vectors of its own ids, [B, W], the same whatever the batch.
+
+    On a CPU as a product of which only these places are worked out: nothing is gathered, which is 5 × as fast, and each
+    place is one sum in one order. On a GPU a chunk is gathered at a time.
+    """
+    if queries.is_cuda:
+        step = max(1, GATHERED // max(1, ids.shape[1] * vectors.shape[1]))
+        starts = range(0, len(ids), step)
+        parts = [(vectors[ids[s : s + step]] * queries[s : s + step, None]).sum(dim=2) for s in starts]
+        return torch.cat(parts) if parts else queries.new_empty(ids.shape)
+    if not ids.numel():
+        return queries.new_empty(ids.shape)
+    if ids.shape[1] > len(vectors):  # where ids repeat, or are padding: torch has no room for more places than vectors
+        return torch.cat(
+            [row_products(queries, vectors, part) for part in torch.split(ids, len(vectors), dim=1)], dim=1
+        )
+    _hear_no_warning()
+    pointers = torch.arange(0, ids.numel() + 1, ids.shape[1])
+    wanted = torch.sparse_csr_tensor(pointers, ids.flatten(), torch.zeros(ids.numel()), (len(ids), len(vectors)))
+    found: Tensor = torch.sparse.sampled_addmm(wanted, queries, vectors.T, beta=0).values()
+    return found.view(ids.shape)
+
+
+def all_products(queries: Tensor, vectors: Tensor) -> Tensor:
+    """Return the inner products of each query with each of a few vectors, [B, n], the same whatever the batch."""
+    return row_products(queries, vectors, torch.arange(len(vectors), device=queries.device).repeat(len(queries), 1))
+
+
+@cache
+def _hear_no_warning() -> None:
+    """Let torch say once, unheard, that its sparse matrices may change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor(torch.tensor([0, 0]), torch.tensor([], dtype=torch.long), torch.tensor([]), (1, 1))
 
 
 def largest(scores: Tensor, width: int) -> Tensor:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -18,15 +16,13 @@ from zipfel.calibration import DEPTH, MOST_POINTS
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part, Propensity
 from zipfel.index import Index, recall
-from zipfel.index.exact import ExactIndex
+from zipfel.index.exact import SPARE, ExactIndex, row_products
 from zipfel.training.machine import keep_freed_memory
 from zipfel.types import Ranking, Shortlist, stored
 
 BATCH = 1024
-CHUNK = 1 << 26  # numbers gathered at a time on a GPU
 UNLISTED = 1e-6  # more than a label can score that nothing speaks for but its frequency
 OTHERS = 45  # labels beyond k that a learner of an ensemble names: one that is far down with all cannot end among k
-SPARE = 8  # candidates beyond k: what differs in the index may tie as a score, and ties go to the lower id
 
 
 @dataclass(frozen=True)
@@ -64,12 +60,16 @@ class Classifier(Protocol):
 
 @dataclass(frozen=True)
 class Learner:
-    """Encodes points, finds candidates, and ranks labels."""
+    """Encodes points, finds candidates, and ranks labels.
+
+    finder: encodes points for the index, where candidates are found by other vectors than they are ranked by.
+    """
 
     encoder: nn.Module
     index: Index
     classifier: Classifier
     device: torch.device
+    finder: nn.Module | None = None
 
     @property
     def first(self) -> Learner:
@@ -88,21 +88,27 @@ class Learner:
 
     def _rank(self, X: csr_array, k: int) -> Ranking:
         queries = self.encode(X)
-        shortlist = self.index.search(queries, self.classifier.width(k))
+        shortlist = self.index.search(self.keys(X, queries), self.classifier.width(k))
         return self.classifier.rescore(queries, shortlist, k)
+
+    def keys(self, X: csr_array, queries: Tensor) -> Tensor:
+        """Return what the index is searched by for the points of X, whose own vectors are queries, [points, D]."""
+        return queries if self.finder is None else self.encode(X, self.finder)
 
     def recall(self, X: csr_array, k: int) -> float | None:
         """Return the share of the exact shortlist that the index finds for the points of X; None if it is exact."""
         if isinstance(self.index, ExactIndex):
             return None
         exact, width = ExactIndex(self.classifier.vectors), self.classifier.width(k)
-        return recall(self.index, exact, self.encode(X), width)
+        queries = self.encode(X)
+        return recall(self.index, exact, queries, width, self.keys(X, queries))
 
     @torch.no_grad()
-    def encode(self, X: csr_array) -> Tensor:
-        """Return the vectors of points, [points, D]."""
-        self.encoder.eval()
-        encoded: Tensor = self.encoder(bags(X).to(self.device))
+    def encode(self, X: csr_array, encoder: nn.Module | None = None) -> Tensor:
+        """Return the vectors of points, [points, D], as its encoder has them or another one."""
+        encoder = encoder or self.encoder
+        encoder.eval()
+        encoded: Tensor = encoder(bags(X).to(self.device))
         return encoded
 
 
@@ -196,43 +202,6 @@ class Cosine:
 def half_cosine(cosines: Tensor) -> Tensor:
     """Return scores in [0, 1], in the order of the cosines."""
     return ((1 + cosines) / 2).clamp(0, 1)
-
-
-def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:
-    """Return the inner products of each query with the vectors of its own ids, [B, W], the same whatever the batch.
-
-    On a CPU as a product of which only these places are worked out: nothing is gathered, which is 5 × as fast, and each
-    place is one sum in one order. On a GPU a chunk is gathered at a time.
-    """
-    if queries.is_cuda:
-        step = max(1, CHUNK // max(1, ids.shape[1] * vectors.shape[1]))
-        starts = range(0, len(ids), step)
-        parts = [(vectors[ids[s : s + step]] * queries[s : s + step, None]).sum(dim=2) for s in starts]
-        return torch.cat(parts) if parts else queries.new_empty(ids.shape)
-    if not ids.numel():
-        return queries.new_empty(ids.shape)
-    if ids.shape[1] > len(vectors):  # where ids repeat, or are padding: torch has no room for more places than vectors
-        return torch.cat(
-            [row_products(queries, vectors, part) for part in torch.split(ids, len(vectors), dim=1)], dim=1
-        )
-    _hear_no_warning()
-    pointers = torch.arange(0, ids.numel() + 1, ids.shape[1])
-    wanted = torch.sparse_csr_tensor(pointers, ids.flatten(), torch.zeros(ids.numel()), (len(ids), len(vectors)))
-    found: Tensor = torch.sparse.sampled_addmm(wanted, queries, vectors.T, beta=0).values()
-    return found.view(ids.shape)
-
-
-def all_products(queries: Tensor, vectors: Tensor) -> Tensor:
-    """Return the inner products of each query with each of a few vectors, [B, n], the same whatever the batch."""
-    return row_products(queries, vectors, torch.arange(len(vectors), device=queries.device).repeat(len(queries), 1))
-
-
-@cache
-def _hear_no_warning() -> None:
-    """Let torch say once, unheard, that its sparse matrices may change."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.sparse_csr_tensor(torch.tensor([0, 0]), torch.tensor([], dtype=torch.long), torch.tensor([]), (1, 1))
 
 
 def ranking_of(shortlist: Shortlist, k: int) -> Ranking:

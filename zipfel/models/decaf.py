@@ -13,7 +13,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 from torch import Tensor, nn
@@ -22,51 +21,53 @@ from zipfel.config import setting
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
-from zipfel.index import Index
 from zipfel.index.beam import BeamIndex
-from zipfel.index.exact import ExactIndex, products
+from zipfel.index.exact import all_products, products
 from zipfel.labelspace.centroids import sparse_centroids
 from zipfel.labelspace.clusters import balanced_clusters
-from zipfel.models.base import (
-    BATCH,
-    SPARE,
-    Ensemble,
-    Learner,
-    Lesson,
-    all_products,
-    known,
-    labelled,
-    listed,
-    row_products,
-    share_right,
-    with_others,
+from zipfel.models.base import BATCH, Ensemble, Learner, Lesson, labelled, share_right
+from zipfel.models.decaf_network import (
+    Finder,
+    Heads,
+    Network,
+    batches,
+    cluster_ranks,
+    clustered_labels,
+    encoded,
+    head_offset,
+    padded_bags,
+    sought,
 )
 from zipfel.models.tokens import start_tokens
 from zipfel.negatives import pooled
 from zipfel.nn import losses
-from zipfel.nn.classifiers import Combination
-from zipfel.nn.encoders import Table, TextBlock, dropped, keep_features
+from zipfel.nn.encoders import Table
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, Schedule, train
-from zipfel.types import Bags, Ranking, Shortlist, stored
+from zipfel.types import stored
 
 EXACT = {"cpu": 25_000, "cuda": 2_000_000}  # labels up to which all of them are trained and searched
 RECALL = 0.85  # of train's labels that the beam must find
 WIDEST = 0.05  # of all labels that a shortlist holds
 JUDGED = 10_000  # points of train that choose the beam
+FEWEST = 32  # points of a batch, unless train has too few
+SCORES = 1 << 22  # scores by which the offset is set
 
 
 @dataclass(frozen=True)
 class DecafSettings:
     """Settings of DECAF. Defaults are ours, chosen on validation; the preset `paper` has those of the authors."""
 
-    dimension: int = setting(512, "width D of the vectors of tokens, points and labels")
+    dimension: int = setting(1024, "width D of the vectors of tokens, points and labels")
     learners: int = setting(1, "learners whose scores are averaged")
     shortlist: Literal["none", "beam"] | None = setting(
         None, "how labels are found: none looks at all, beam at those of the best clusters; left open: as they fit"
     )
     clusters: int | None = setting(None, "K, a power of two; left open: the largest up to a quarter of the labels")
     beam: int | None = setting(None, "clusters opened; left open: so that 85 % of train's labels are found")
+    loss: Literal["logistic", "decoupled"] = setting(
+        "decoupled", "of Module IV: each label for itself, or each right label against all wrong ones"
+    )
     missed: bool = setting(True, "labels that are right are learned from even where the shortlist missed them")
     label_text: bool = setting(True, "classifiers read the labels' texts, where there are any")
     refinement: bool = setting(True, "classifiers have a vector for each label besides")
@@ -81,12 +82,15 @@ class DecafSettings:
         True, "text blocks have a residual layer R; without it they leave sums of tokens as they are"
     )
     keep: float = setting(1.0, "share of features that a step keeps")
-    drop: float = setting(0.2, "share of numbers that a step drops behind each ReLU")
+    cold: float = setting(
+        0.0, "share of labels that a step knows by their texts alone, as it will those that come later"
+    )
+    drop: float = setting(0.5, "share of numbers that a step drops behind each ReLU")
     first_drop: float = setting(0.5, "the same in Module I")
-    batch: int = setting(256, "points a step, at most a tenth of train")
-    epochs: int = setting(8, "passes over train, in Modules II and IV; more, where they are fewer than `steps` steps")
+    batch: int = setting(512, "points a step; fewer, where they are fewer than `steps` steps")
+    epochs: int = setting(5, "passes over train, in Modules II and IV")
     first_epochs: int = setting(20, "passes over train in Module I")
-    steps: int = setting(400, "least number of steps of a module")
+    steps: int = setting(250, "least number of steps of a module: by batches down to 32 points, then by more passes")
     rate: float = setting(0.004, "highest learning rate")
     first_rate: float = setting(0.01, "the same in Module I")
     halve: bool = setting(False, "the rate is halved half-way, and is not changed else")
@@ -111,6 +115,8 @@ class DecafSettings:
         for name in ("drop", "first_drop"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} must lie in [0, 1); found {getattr(self, name)}")
+        if not 0 <= self.cold <= 1:
+            raise ConfigError(f"cold must lie in [0, 1]; found {self.cold}")
         if not 0 < self.keep <= 1:
             raise ConfigError(f"keep must lie in (0, 1]; found {self.keep}")
         if self.clusters is not None and self.clusters & (self.clusters - 1):
@@ -135,168 +141,13 @@ class DecafSettings:
 
 PRESETS: dict[str, DecafSettings] = {
     "paper": DecafSettings(  # D, K and the beam follow the size of the data, as the authors' do
-        dimension=512, learners=3, shortlist="beam", missed=False, cosine=False, relu=True, residual=True, drop=0.2,
-        batch=255, epochs=10, steps=1, rate=0.008, halve=True, first_drop=0.5, first_epochs=20, first_rate=0.01,
+        dimension=512, learners=3, shortlist="beam", loss="logistic", missed=False, cosine=False, relu=True,
+        residual=True, drop=0.2, batch=255, epochs=10, steps=1, rate=0.008, halve=True, first_drop=0.5,
+        first_epochs=20, first_rate=0.01,
     ),
     "default": DecafSettings(),
-    "fast": DecafSettings(dimension=384, epochs=6, steps=200),
+    "fast": DecafSettings(dimension=640, epochs=4, steps=200),
 }  # fmt: skip
-
-
-class Network(nn.Module):
-    """One learner: token vectors E, text blocks E_D and E_L, refinement vectors ẑ², their combination C_L; and S."""
-
-    vectors: Tensor  # w of all labels, [L, D], once they are composed
-    heads: Tensor  # h of all clusters, [K, D]; none without a shortlist
-    clusters: Tensor  # of each label, [L]
-
-    def __init__(self, features: int, labels: int, settings: DecafSettings, generator: torch.Generator) -> None:
-        super().__init__()
-        self.settings, D = settings, settings.dimension
-        self.tokens = Table(features, D, generator, scale=settings.spread)
-        self.documents, self.labels = TextBlock(D), TextBlock(D)
-        self.refinement = Table(labels, D, generator, scale=settings.spread)
-        self.combination = Combination(D)
-        start = 2.5 * math.log(max(labels, 2)) if settings.cosine else 1.0
-        self.scale = nn.Parameter(torch.tensor(start), requires_grad=settings.cosine)
-        self.offset = nn.Parameter(torch.tensor(-start / 3 if settings.cosine else 0.0), requires_grad=settings.cosine)
-        for name, size in (("vectors", (labels, D)), ("heads", (0, D))):
-            self.register_buffer(name, torch.zeros(size))
-        self.register_buffer("clusters", torch.zeros(labels, dtype=torch.int32))
-        self.beam = 0
-
-    # --- Document and label-text embedding, and classifiers ----------------------------------------------------------
-
-    def encode(self, points: Bags, drop: float, generator: torch.Generator) -> Tensor:
-        """Return x̂ = ReLU(E_D(x)), [B, D], with dropout; with `cosine`, of length 1."""
-        settings, sums = self.settings, self.tokens(keep_features(points, self.settings.keep, generator))
-        found = self.documents(sums, drop, generator) if settings.residual else sums
-        found = dropped(F.relu(found), drop, generator) if settings.relu else found
-        return F.normalize(found, dim=1) if settings.cosine else found
-
-    def label_texts(self, texts: Bags, drop: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
-        """Return ẑ¹ = E_L(z) of texts, [S, D]."""
-        sums: Tensor = self.tokens(texts)
-        return self.labels(sums, drop, generator) if self.settings.residual else sums
-
-    def classifiers(
-        self, labels: Tensor, texts: Bags | None, drop: float = 0.0, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Return w_l = σ(α_L) ⊙ ẑ¹_l + σ(β_L) ⊙ ẑ²_l of labels [S] with their texts, [S, D]."""
-        text = self.label_texts(texts, drop, generator) if texts is not None else None
-        refined = self.refinement.gather(labels) if self.settings.refinement or text is None else None
-        return self.scaled(self.combination(text, refined))
-
-    def cold_classifiers(self, texts: Bags) -> Tensor:
-        """Return w of labels of which only texts are known, [S, D]: ẑ¹ = E_L(z), ẑ² = E z."""
-        text = self.label_texts(texts) if self.settings.label_text else None
-        refined = self.tokens(texts) if self.settings.refinement or text is None else None
-        return self.scaled(self.combination(text, refined))
-
-    def scaled(self, W: Tensor) -> Tensor:
-        """Return classifiers [S, D] that a product with x̂ turns into scores."""
-        return self.scale * F.normalize(W, dim=1) if self.settings.cosine else W
-
-    # --- Prediction --------------------------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def compose(self, Z: csr_array | None) -> None:
-        """Work out the classifiers of all labels."""
-        self.eval()
-        device, starts = self.vectors.device, range(0, len(self.vectors), BATCH)
-        for start in starts:
-            labels = torch.arange(start, min(start + BATCH, len(self.vectors)), device=device)
-            texts = None if Z is None else bags(Z[start : start + BATCH]).to(device)
-            self.vectors[labels] = self.classifiers(labels, texts)
-
-    def learner(self, counts: Tensor) -> Learner:
-        """Return what prediction needs."""
-        beam = BeamIndex(self.heads, self.clusters, self.beam) if len(self.heads) else None
-        index: Index = beam or ExactIndex(self.vectors)
-        return Learner(
-            Ready(self), index, Likely(self.vectors, self.offset.detach(), counts, beam), self.vectors.device
-        )
-
-
-class Ready(nn.Module):
-    """x̂ for prediction: what is constant is worked out once, and in float64, so that the batch changes nothing."""
-
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        block = network.documents
-        with torch.no_grad():
-            self.tokens, self.own, self.settings = network.tokens, torch.sigmoid(block.alpha).double(), network.settings
-            self.residual = (torch.sigmoid(block.beta)[:, None] * block.eval().spectral()).double().T.contiguous()
-
-    def forward(self, points: Bags) -> Tensor:
-        """Return x̂, [B, D]; with `cosine`, of length 1."""
-        found = self.unscaled(points)
-        return (F.normalize(found, dim=1) if self.settings.cosine else found).float()
-
-    def unscaled(self, points: Bags) -> Tensor:
-        """Return ReLU(σ(α) ⊙ r̂ + σ(β) ⊙ (R · ReLU(r̂))), [B, D]."""
-        sums = self.tokens(points).double()
-        found = torch.addmm(self.own * sums, F.relu(sums), self.residual) if self.settings.residual else sums
-        return F.relu(found) if self.settings.relu else found
-
-
-@dataclass(frozen=True)
-class Likely:
-    """Scores labels by s_l = σ(w_l · x) · σ(h_m · x), the second factor where labels are found by their clusters m."""
-
-    vectors: Tensor  # w [L, D]
-    offset: Tensor
-    counts: Tensor  # [L]
-    beam: BeamIndex | None
-
-    def width(self, k: int) -> int:
-        """Return how many labels must be found to rank k."""
-        return k + SPARE if self.beam is None else self.beam.width
-
-    @torch.no_grad()
-    def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
-        """Rank labels. In float64: in float32 the last bit of a sigmoid depends on its place in the batch."""
-        ids = known(queries, shortlist)
-        labels = ids.clamp_min(0)
-        scores = torch.sigmoid((row_products(queries, self.vectors, labels) + self.offset).double())
-        if self.beam is not None:
-            clusters = self.beam.clusters.long()[labels]
-            scores = scores * torch.sigmoid(row_products(queries, self.beam.heads, clusters).double())
-        return with_others(ids, listed(scores), self.counts, k)
-
-
-class Heads(nn.Module):
-    """The classifiers h_m of clusters: E_L(u_m) in Module I; in Module II Σ E_L(z_l), refinement and a combination."""
-
-    def __init__(self, network: Network, texts: csr_array | None, clusters: NDArray[np.int32], second: bool) -> None:
-        super().__init__()
-        self.network, self.second, device = [network], second, network.vectors.device  # the list hides its parameters
-        self.clusters = torch.from_numpy(clusters).long().to(device)
-        self.count = int(clusters.max(initial=0)) + 1
-        owned = csr_array((np.ones(len(clusters), dtype=np.float32), (clusters, np.arange(len(clusters)))))
-        meta = None if texts is None else (owned @ texts).tocsr()  # u_m = Σ z_l
-        shown = texts if second else meta
-        self.texts = None if shown is None else bags(shown).to(device)
-        width, refined = network.settings.dimension, (second and network.settings.refinement) or texts is None
-        draws = torch.Generator().manual_seed(0)
-        self.refinement = Table(self.count if refined else 0, width, draws, scale=network.settings.spread).to(device)
-        if second and refined and meta is not None:
-            with torch.no_grad():
-                self.refinement.rows.copy_(network.tokens.eval()(bags(meta).to(device)))
-        self.combination = Combination(width).to(device)
-
-    def forward(self, drop: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
-        """Return h of all clusters, [K, D]."""
-        text = None
-        if self.texts is not None:
-            text = self.network[0].label_texts(self.texts, drop, generator)
-            if self.second:
-                text = text.new_zeros(self.count, text.shape[1]).index_add_(0, self.clusters, text)
-        everything = torch.arange(self.count, device=self.clusters.device)
-        refined = self.refinement.gather(everything) if len(self.refinement.rows) else None
-        combined: Tensor = self.combination(refined, text)  # the paper has them the other way round for clusters
-        scale = 2.5 * math.log(max(self.count, 2))
-        return scale * F.normalize(combined, dim=1) if self.network[0].settings.cosine else combined
 
 
 class Decaf(nn.Module):
@@ -355,7 +206,24 @@ class Decaf(nn.Module):
         if warm:
             self.place(network, new, lesson.train)  # again, for points have moved, and S has not
         network.compose(self.texts())
+        if self.settings.loss == "decoupled":
+            self.level(network, lesson.validation if lesson.validation is not None else lesson.train)
         return outcome
+
+    @torch.no_grad()
+    def level(self, network: Network, part: Part) -> None:
+        """Set the offset, which the loss does not learn: on average, scores of all labels sum up to the right ones."""
+        if not len(part):
+            return
+        count = min(len(part), max(16, SCORES // len(self.counts)))
+        some = part.take(np.linspace(0, len(part) - 1, count).astype(np.int64))
+        scores = products(encoded(network, some, np.arange(count)), network.vectors)
+        low, high = -100.0 - float(scores.max()), 100.0 - float(scores.min())
+        for _ in range(40):  # of which each halves what is left
+            middle = (low + high) / 2
+            many = float(torch.sigmoid(scores + middle).sum()) > some.Y.nnz
+            low, high = (low, middle) if many else (middle, high)
+        network.offset.fill_(middle)
 
     def texts(self) -> csr_array | None:
         """Return the labels' texts, where they are read and there are any."""
@@ -406,6 +274,7 @@ class Decaf(nn.Module):
         self.train_heads(f"module-2-{number}", heads, lesson, run, schedule, self.settings.drop, not self.settings.lite)
         with torch.no_grad():
             network.heads = heads.eval()()
+        network.finder = Finder.of(network)
         network.beam = self.chosen_beam(network, part)
 
     @torch.no_grad()
@@ -433,8 +302,7 @@ class Decaf(nn.Module):
         """Train against clusters; validation is how often the best cluster holds a label of the point."""
         network, part, device = heads.network[0], lesson.train, self.counts.device
         meta = clustered_labels(part.Y, heads.clusters.cpu().numpy(), heads.count)
-        start = 2.5 * math.log(max(heads.count, 2)) / 3 if self.settings.cosine else 0.0
-        offset = torch.tensor(-start, device=device)
+        offset = torch.tensor(head_offset(heads.count, self.settings), device=device)
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
             points = network.encode(bags(part.X, rows).to(device), drop, generator)
@@ -468,7 +336,7 @@ class Decaf(nn.Module):
 
         def opened() -> State:
             index = BeamIndex(network.heads, network.clusters, network.beam)
-            found = [index.open(encoded(network, part, rows)).ids.int().cpu() for rows in batches(len(part))]
+            found = [index.open(sought(network, part, rows)).ids.int().cpu() for rows in batches(len(part))]
             near = torch.cat(found)
             return {"near": near, "heads": network.heads, "beam": torch.tensor(network.beam)}
 
@@ -496,7 +364,7 @@ class Decaf(nn.Module):
     def place(self, network: Network, labels: Tensor, part: Part) -> None:
         """Put labels into the clusters that their points like best; those without points stay where they are."""
         if len(network.heads) and len(labels):
-            sums = self.sums_of_labels(part, lambda rows: encoded(network, part, rows))[labels]
+            sums = self.sums_of_labels(part, lambda rows: sought(network, part, rows))[labels]
             liked, seen = products(sums, network.heads).argmax(dim=1), sums.any(dim=1)
             network.clusters[labels[seen]] = liked[seen].to(network.clusters)
 
@@ -513,12 +381,15 @@ class Decaf(nn.Module):
             points = network.encode(bags(part.X, rows).to(device), settings.drop, generator)
             if near is None or members is None:
                 W = network.classifiers(everything, all_texts, settings.drop, generator)
+                if settings.loss == "decoupled":
+                    return {"decoupled": losses.decoupled_all(points, W, own, filtered)}
                 return {"logistic": losses.all_labels(points, W, network.offset, own, filtered)}
             ids = members[near[torch.from_numpy(rows)].long().to(device)].flatten(1)  # [B, beam · M]
             found = pooled(own, padded_bags(ids), filtered, settings.missed)
             texts = None if Z is None else bags(Z, found.labels.cpu().numpy()).to(device)
             W = network.classifiers(found.labels, texts, settings.drop, generator)
-            return {"logistic": losses.logistic(points @ W.T + network.offset, found.targets, found.mask)}
+            loss = losses.decoupled if settings.loss == "decoupled" else losses.logistic
+            return {settings.loss: loss(points @ W.T + network.offset, found.targets, found.mask)}
 
         def precision() -> float:
             assert lesson.validation is not None
@@ -536,7 +407,8 @@ class Decaf(nn.Module):
 
     def schedule(self, part: Part, epochs: int, rate: float) -> Schedule:
         """Return how long and how fast a module learns."""
-        batch = max(1, min(self.settings.batch, len(part) // 10))
+        most = max(FEWEST, epochs * len(part) // self.settings.steps)
+        batch = max(1, min(self.settings.batch, most, len(part) // 10))
         epochs = max(epochs, math.ceil(self.settings.steps * batch / len(part)))
         return Schedule(epochs, batch, rate, halve=self.settings.halve, patience=self.settings.patience)
 
@@ -576,7 +448,7 @@ class Decaf(nn.Module):
 
     @torch.no_grad()
     def add_label_texts(self, Z: csr_array) -> None:
-        """Add labels that are scored by their texts [S, V] at once: ẑ¹ = E_L(z), ẑ² = E z, in the nearest cluster."""
+        """Add labels that are scored by their texts [S, V] at once: ẑ¹ = E_L(z), ẑ² = E z; S finds their clusters."""
         first, texts = len(self.counts), bags(Z).to(self.counts.device)
         self.add_labels(Z.shape[0], torch.Generator().manual_seed(0))
         self.Z = csr_array(vstack([self.Z[:first], Z]))
@@ -586,13 +458,16 @@ class Decaf(nn.Module):
             network.refinement.rows[added] = network.tokens(texts)
             network.vectors[added] = network.cold_classifiers(texts)
             if len(network.heads):
-                near = F.normalize(network.vectors[added], dim=1) @ F.normalize(network.heads, dim=1).T
+                near = products(network.seeking()(texts), network.heads)
                 network.clusters[added] = near.argmax(dim=1).to(network.clusters)
 
     def saved(self) -> tuple[State, State]:
         """Return what prediction needs, with classifiers composed, and what learning and new labels need besides."""
         later = ("labels.", "refinement.", "combination.")
-        shared = {f"networks.{number}.tokens.rows" for number in range(1, len(self.networks)) if self.settings.lite}
+        names = [
+            f"networks.{number}.{part}tokens.rows" for number in range(len(self.networks)) for part in ("", "finder.")
+        ]
+        shared = set(names[1:]) if self.settings.lite else set()
         state = {name: value for name, value in self.state_dict().items() if name not in shared}
         train = {name: value for name, value in state.items() if name.split(".", 2)[-1].startswith(later)}
         for name in ("data", "indices", "indptr"):
@@ -607,51 +482,6 @@ def learning(**parts: nn.Module | nn.Parameter) -> nn.Module:
     for name, part in parts.items():
         setattr(whole, name, part)
     return whole
-
-
-@torch.no_grad()
-def encoded(network: Network, part: Part, rows: NDArray[np.int64]) -> Tensor:
-    """Return x̂ of some points, [B, D]."""
-    found: Tensor = Ready(network.eval())(bags(part.X, rows).to(network.vectors.device))
-    return found
-
-
-def batches(points: int) -> list[NDArray[np.int64]]:
-    """Return the rows of so many points, some at a time."""
-    return np.split(np.arange(points), range(BATCH, points, BATCH))
-
-
-def clustered_labels(Y: csr_array, clusters: NDArray[np.integer], count: int) -> csr_array:
-    """Return which clusters hold a label of each point, [N, K]."""
-    ends = Y.indptr.copy()  # what follows writes into them
-    found = csr_array((np.ones(Y.nnz, dtype=np.float32), clusters[Y.indices], ends), shape=(Y.shape[0], count))
-    found.sum_duplicates()
-    found.data[:] = 1
-    return found
-
-
-@torch.no_grad()
-def cluster_ranks(network: Network, part: Part) -> NDArray[np.int64]:
-    """Return for each label of each point how many clusters score above its own, [T]."""
-    ranks = []
-    for rows in batches(len(part)):
-        scores = products(encoded(network, part, rows), network.heads)  # [B, K]
-        own = bags(part.Y, rows).to(scores.device)
-        counts = own.offsets.diff()
-        owners = torch.arange(len(own), device=scores.device).repeat_interleave(counts)
-        places = torch.arange(len(owners), device=scores.device) - own.offsets[owners]
-        mine = scores.new_zeros(len(own), int(counts.max()))  # [B, most], so that no row of scores is needed twice
-        mine[owners, places] = scores[owners, network.clusters.long()[own.ids]]
-        below = torch.searchsorted(scores.sort(dim=1).values, mine, right=True)
-        ranks.append(scores.shape[1] - below[owners, places])
-    return torch.cat(ranks).cpu().numpy()
-
-
-def padded_bags(ids: Tensor) -> Bags:
-    """Return lists of labels [B, W], of which -1 are none, as bags."""
-    there = ids >= 0
-    ends = F.pad(there.sum(dim=1).cumsum(0), (1, 0))
-    return Bags(ids[there], torch.ones(int(ends[-1]), device=ids.device), ends)
 
 
 build = Decaf
@@ -669,6 +499,7 @@ def restored(sizes: Mapping[str, int], settings: DecafSettings, serve: State, tr
         for table in ("tokens", "refinement"):
             rows = state[f"networks.{number}.{table}.rows"]
             getattr(network, table).rows = nn.Parameter(rows, requires_grad=False)
+        restore_finder(network, state, f"networks.{number}.finder.")
         for name in ("vectors", "heads", "clusters"):
             setattr(network, name, state[f"networks.{number}.{name}"])
     model.counts = state["counts"]
@@ -676,3 +507,12 @@ def restored(sizes: Mapping[str, int], settings: DecafSettings, serve: State, tr
     parts = (train[f"Z.{name}"].numpy() for name in ("data", "indices", "indptr"))
     model.Z = csr_array(tuple(parts), shape=(sizes["labels"], sizes["features"]))
     return model.eval()
+
+
+def restore_finder(network: Network, state: State, prefix: str) -> None:
+    """Give a network the encoder of S, where one was saved."""
+    if f"{prefix}documents.R" not in state:
+        return
+    network.finder = Finder.of(network)
+    rows = state.setdefault(f"{prefix}tokens.rows", network.tokens.rows.detach())  # of DECAF-lite
+    network.finder.tokens.rows = nn.Parameter(rows, requires_grad=False)

@@ -22,9 +22,9 @@ from zipfel.config import setting
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
-from zipfel.index.exact import ExactIndex
+from zipfel.index.exact import ExactIndex, all_products
 from zipfel.labelspace.graph import Mean, adjacency, cooccurrence
-from zipfel.models.base import Cosine, Learner, Lesson, all_products, half_cosine, labelled, share_right
+from zipfel.models.base import Cosine, Learner, Lesson, half_cosine, labelled, share_right
 from zipfel.negatives import hardest, holds, sampled_positives
 from zipfel.nn import losses, regularizers
 from zipfel.nn.classifiers import OneVsAll

@@ -23,12 +23,11 @@ from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index import Index, Kind, build_index, load_index
-from zipfel.index.exact import ExactIndex
+from zipfel.index.exact import ExactIndex, all_products
 from zipfel.models.base import (
     BATCH,
     Learner,
     Lesson,
-    all_products,
     labelled,
     share_right,
 )

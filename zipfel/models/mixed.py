@@ -12,6 +12,7 @@ from torch import Tensor
 
 from zipfel import metrics
 from zipfel.data.dataset import Part
+from zipfel.index.exact import row_products
 from zipfel.models.base import (
     BATCH,
     Learner,
@@ -19,7 +20,6 @@ from zipfel.models.base import (
     known,
     listed,
     most_filtered,
-    row_products,
     with_others,
 )
 from zipfel.types import Ranking, Shortlist

@@ -21,10 +21,9 @@ from zipfel.data.batches import bags
 from zipfel.data.dataset import Part, fingerprints
 from zipfel.errors import ConfigError
 from zipfel.index import Index, Kind, build_index, load_index
-from zipfel.index.exact import SLACK, ExactIndex, largest
+from zipfel.index.exact import SLACK, SPARE, ExactIndex, largest, row_products
 from zipfel.models.base import (
     BATCH,
-    SPARE,
     UNLISTED,
     Learner,
     Lesson,
@@ -34,7 +33,6 @@ from zipfel.models.base import (
     likelihoods,
     most_filtered,
     ranking_of,
-    row_products,
     share_right,
     unseen,
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from zipfel.types import Bags
 
 CHUNK, WIDE = 1 << 23, 1 << 28  # scores of points against labels that are held at a time, on a CPU and on a GPU
+LOWEST = -1e30  # a score of what does not count, where -∞ would leave gradients that are no numbers
 
 
 def margin(positive: Tensor, negatives: Tensor, c: float, mask: Tensor | None = None) -> Tensor:
@@ -79,6 +81,20 @@ def log_distance(points: Tensor, labels: Tensor, offsets: Tensor, places: Tensor
     return squares.log1p().sum() / len(points)
 
 
+def decoupled(scores: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Softmax of each right label against the wrong ones alone (Gupta et al., 2024), averaged over a point's labels.
+
+    Mean over points of 1/|P| Σ_{l∈P} ln(1 + Σ_{j∉P} exp(s_j − s_l)).  scores, targets: [B, S].  mask: [B, S], False
+    leaves a pair out.
+    """
+    right, wrong = targets > 0, targets <= 0
+    if mask is not None:
+        right, wrong = right & mask, wrong & mask
+    against = scores.masked_fill(~wrong, LOWEST).logsumexp(dim=1, keepdim=True)  # [B, 1]
+    terms = F.softplus(against - scores) * right / right.sum(dim=1, keepdim=True).clamp_min(1)  # [B, S]
+    return terms.sum(dim=1).mean()
+
+
 def all_labels(points: Tensor, W: Tensor, offset: Tensor, positives: Bags, filtered: Bags | None = None) -> Tensor:
     """Logistic loss against all labels, one-vs-all: mean over points of Σ_l ln(1 + exp(−y_il (w_l · x_i + offset))).
 
@@ -88,32 +104,106 @@ def all_labels(points: Tensor, W: Tensor, offset: Tensor, positives: Bags, filte
     return _AllLabels.apply(points, W, offset, positives, filtered)  # type: ignore[no-any-return, no-untyped-call]
 
 
+def decoupled_all(points: Tensor, W: Tensor, positives: Bags, filtered: Bags | None = None) -> Tensor:
+    """Return the loss `decoupled` of points [B, D] against all labels W [L, D], a chunk of labels at a time too."""
+    return _DecoupledAll.apply(points, W, positives, filtered)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Chunk(NamedTuple):
+    """Points against some labels: their scores, and which of them are right."""
+
+    labels: slice
+    scores: Tensor  # [B, S], -∞ where a pair is left out
+    rows: Tensor  # [T] of right labels that are not left out
+    columns: Tensor  # [T]
+
+
+class _Chunks:
+    """Scores of points against all labels, a chunk at a time."""
+
+    def __init__(self, points: Tensor, W: Tensor, positives: Bags, filtered: Bags | None) -> None:
+        self.points, self.W = points, W
+        self.size = max(1, (WIDE if W.is_cuda else CHUNK) // max(1, len(points)))
+        self.starts = range(0, len(W), self.size)
+        self.right = pairs_by_chunk(positives, self.starts)
+        self.left_out = pairs_by_chunk(filtered, self.starts) if filtered is not None else None
+
+    def __iter__(self) -> Iterator[_Chunk]:
+        return map(self.chunk, range(len(self.starts)))
+
+    def chunk(self, place: int) -> _Chunk:
+        """Work out a chunk."""
+        labels = slice(self.starts[place], self.starts[place] + self.size)
+        scores = self.points @ self.W[labels].T
+        rows, columns = self.right[place]
+        if self.left_out is not None:
+            scores[self.left_out[place]] = -torch.inf
+            counts = scores[rows, columns] > -torch.inf
+            rows, columns = rows[counts], columns[counts]
+        return _Chunk(labels, scores, rows, columns)
+
+    def gradients(self) -> tuple[Tensor, Tensor]:
+        """Return where the gradients of points and labels go."""
+        return torch.zeros_like(self.points, dtype=torch.float32), torch.empty_like(self.W, dtype=torch.float32)
+
+
 class _AllLabels(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, points: Tensor, W: Tensor, offset: Tensor, positives: Bags, filtered: Bags | None) -> Tensor:
-        size = max(1, (WIDE if W.is_cuda else CHUNK) // max(1, len(points)))
-        starts = range(0, len(W), size)
-        right = pairs_by_chunk(positives, starts)
-        left_out = pairs_by_chunk(filtered, starts) if filtered is not None else None
+        chunks = _Chunks(points, W, positives, filtered)
         loss, to_offset = torch.zeros((), device=W.device), torch.zeros((), device=W.device)
-        to_points, to_W = torch.zeros_like(points, dtype=torch.float32), torch.empty_like(W, dtype=torch.float32)
-        for place, start in enumerate(starts):
-            chunk = W[start : start + size]
-            scores = torch.addmm(offset, points, chunk.T)  # [B, S]
-            rows, labels = right[place]
-            if left_out is not None:
-                scores[left_out[place]] = -torch.inf  # where σ is 0, and so is the loss
-                counts = scores[rows, labels] > -torch.inf
-                rows, labels = rows[counts], labels[counts]
-            loss += F.softplus(scores).sum(dtype=torch.float32) - scores[rows, labels].sum(dtype=torch.float32)
+        to_points, to_W = chunks.gradients()
+        for chunk in chunks:
+            scores = chunk.scores.add_(offset)
+            right = scores[chunk.rows, chunk.columns]
+            loss += F.softplus(scores).sum(dtype=torch.float32) - right.sum(dtype=torch.float32)
             slope = scores.sigmoid_()
-            slope[rows, labels] -= 1
-            to_points += slope @ chunk
-            to_W[start : start + size] = slope.T @ points
+            slope[chunk.rows, chunk.columns] -= 1
+            to_points += slope @ W[chunk.labels]
+            to_W[chunk.labels] = slope.T @ points
             to_offset += slope.sum(dtype=torch.float32)
         ctx.save_for_backward(to_points, to_W, to_offset)
         ctx.points = max(1, len(points))
         mean: Tensor = loss / ctx.points
+        return mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        share = gradient / ctx.points
+        return *(slope * share for slope in ctx.saved_tensors), None, None
+
+
+class _DecoupledAll(torch.autograd.Function):
+    """Two passes: the first finds what all wrong labels of a point weigh, ln Σ exp s, the second the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, points: Tensor, W: Tensor, positives: Bags, filtered: Bags | None) -> Tensor:
+        chunks = _Chunks(points, W, positives, filtered)
+        kept: list[_Chunk] = []
+        against = torch.full((len(points),), LOWEST, device=W.device)
+        own, owners = [torch.empty(0, device=W.device)], [torch.empty(0, dtype=torch.long, device=W.device)]
+        for chunk in chunks:
+            own.append(chunk.scores[chunk.rows, chunk.columns].float())
+            owners.append(chunk.rows)
+            chunk.scores[chunk.rows, chunk.columns] = -torch.inf
+            against = torch.logaddexp(against, chunk.scores.float().logsumexp(dim=1))
+            kept = [chunk] if len(chunks.starts) == 1 else []  # more than one are worked out again, rather than held
+        rows = torch.cat(owners)
+        share = 1 / rows.bincount(minlength=len(points)).clamp_min(1)[rows]
+        behind = against[rows] - torch.cat(own)
+        pull = behind.sigmoid() * share  # of each right label
+        push = torch.zeros_like(against).index_add_(0, rows, pull)  # of all wrong ones of a point together
+        to_points, to_W = chunks.gradients()
+        pulls = torch.split(pull, [len(part) for part in own[1:]])
+        for chunk, up in zip(iter(kept or chunks), pulls, strict=True):
+            slope = (chunk.scores.float() - against[:, None]).exp_().mul_(push[:, None])
+            slope[chunk.rows, chunk.columns] = -up
+            to_points += slope @ W[chunk.labels]
+            to_W[chunk.labels] = slope.T @ points
+        ctx.save_for_backward(to_points, to_W)
+        ctx.points = max(1, len(points))
+        mean: Tensor = (F.softplus(behind) * share).sum() / ctx.points
         return mean
 
     @staticmethod

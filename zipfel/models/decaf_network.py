@@ -1,0 +1,277 @@
+"""What DECAF's learners are made of: text blocks, classifiers, clusters' classifiers, and their prediction (Sec. 3)."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor, nn
+
+from zipfel.data.batches import bags
+from zipfel.data.dataset import Part
+from zipfel.index.beam import BeamIndex
+from zipfel.index.exact import SPARE, ExactIndex, products, row_products
+from zipfel.models.base import BATCH, Learner, known, listed, with_others
+from zipfel.nn.classifiers import Combination
+from zipfel.nn.encoders import Table, TextBlock, dropped, keep_features
+from zipfel.types import Bags, Ranking, Shortlist
+
+if TYPE_CHECKING:  # which imports this
+    from zipfel.models.decaf import DecafSettings
+
+SCALE = 2.5  # times ln n: what cosines with n classifiers are multiplied by at the start
+
+
+class Network(nn.Module):
+    """One learner: token vectors E, text blocks E_D and E_L, refinement vectors ẑ², their combination C_L; and S.
+
+    finder: the encoder that S has learned with, Module II's, where labels are found by clusters.
+    """
+
+    vectors: Tensor  # w of all labels, [L, D], once they are composed
+    heads: Tensor  # h of all clusters, [K, D]; none without a shortlist
+    clusters: Tensor  # of each label, [L]
+
+    def __init__(self, features: int, labels: int, settings: DecafSettings, generator: torch.Generator) -> None:
+        super().__init__()
+        self.settings, D = settings, settings.dimension
+        self.tokens = Table(features, D, generator, scale=settings.spread)
+        self.documents, self.labels = TextBlock(D), TextBlock(D)
+        self.refinement = Table(labels, D, generator, scale=settings.spread)
+        self.combination = Combination(D)
+        start = SCALE * math.log(max(labels, 2)) if settings.cosine else 1.0
+        self.scale = nn.Parameter(torch.tensor(start), requires_grad=settings.cosine)
+        self.offset = nn.Parameter(torch.tensor(-start / 3 if settings.cosine else 0.0), requires_grad=settings.cosine)
+        for name, size in (("vectors", (labels, D)), ("heads", (0, D))):
+            self.register_buffer(name, torch.zeros(size))
+        self.register_buffer("clusters", torch.zeros(labels, dtype=torch.int32))
+        self.beam = 0
+        self.finder: Finder | None = None
+
+    # --- Document and label-text embedding, and classifiers ----------------------------------------------------------
+
+    def encode(self, points: Bags, drop: float, generator: torch.Generator) -> Tensor:
+        """Return x̂ = ReLU(E_D(x)), [B, D], with dropout; with `cosine`, of length 1."""
+        settings, sums = self.settings, self.tokens(keep_features(points, self.settings.keep, generator))
+        found = self.documents(sums, drop, generator) if settings.residual else sums
+        found = dropped(F.relu(found), drop, generator) if settings.relu else found
+        return F.normalize(found, dim=1) if settings.cosine else found
+
+    def label_texts(self, texts: Bags, drop: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+        """Return ẑ¹ = E_L(z) of texts, [S, D]."""
+        sums: Tensor = self.tokens(texts)
+        return self.labels(sums, drop, generator) if self.settings.residual else sums
+
+    def classifiers(
+        self, labels: Tensor, texts: Bags | None, drop: float = 0.0, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Return w_l = σ(α_L) ⊙ ẑ¹_l + σ(β_L) ⊙ ẑ²_l of labels [S] with their texts, [S, D].
+
+        In learning, with `cold`, a share of labels is known by text alone, ẑ²_l = E z_l, as those that come later are.
+        """
+        if texts is None:
+            return self.scaled(self.refinement.gather(labels))
+        sums: Tensor = self.tokens(texts)
+        text = self.labels(sums, drop, generator) if self.settings.residual else sums
+        refined = self.refinement.gather(labels) if self.settings.refinement else None
+        if refined is not None and generator is not None and self.settings.cold:
+            draws = torch.rand(len(labels), 1, generator=generator).to(sums.device)
+            refined = torch.where(draws < self.settings.cold, sums, refined)
+        return self.scaled(self.combination(text, refined))
+
+    def cold_classifiers(self, texts: Bags) -> Tensor:
+        """Return w of labels of which only texts are known, [S, D]: ẑ¹ = E_L(z), ẑ² = E z."""
+        text = self.label_texts(texts) if self.settings.label_text else None
+        refined = self.tokens(texts) if self.settings.refinement or text is None else None
+        return self.scaled(self.combination(text, refined))
+
+    def scaled(self, W: Tensor) -> Tensor:
+        """Return classifiers [S, D] that a product with x̂ turns into scores."""
+        return self.scale * F.normalize(W, dim=1) if self.settings.cosine else W
+
+    # --- Prediction --------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def compose(self, Z: csr_array | None) -> None:
+        """Work out the classifiers of all labels."""
+        self.eval()
+        device, starts = self.vectors.device, range(0, len(self.vectors), BATCH)
+        for start in starts:
+            labels = torch.arange(start, min(start + BATCH, len(self.vectors)), device=device)
+            texts = None if Z is None else bags(Z[start : start + BATCH]).to(device)
+            self.vectors[labels] = self.classifiers(labels, texts)
+
+    def ready(self) -> Ready:
+        """Return what encodes points for prediction."""
+        return Ready(self.tokens, self.documents, self.settings)
+
+    def seeking(self) -> Ready:
+        """Return what encodes points for S."""
+        return self.ready() if self.finder is None else Ready(self.finder.tokens, self.finder.documents, self.settings)
+
+    def learner(self, counts: Tensor) -> Learner:
+        """Return what prediction needs."""
+        device, offset = self.vectors.device, self.offset.detach()
+        if not len(self.heads):
+            return Learner(self.ready(), ExactIndex(self.vectors), Likely(self.vectors, offset, counts), device)
+        index = BeamIndex(self.heads, self.clusters, self.beam)
+        level = head_offset(len(self.heads), self.settings)
+        likely = Likely(self.vectors, offset, counts, index.width, level)
+        return Learner(self.ready(), index, likely, device, None if self.finder is None else self.seeking())
+
+
+class Finder(nn.Module):
+    """Token vectors and text block as Module II leaves them, for S has learned with them; lite shares the first."""
+
+    def __init__(self, tokens: Table, documents: TextBlock) -> None:
+        super().__init__()
+        self.tokens, self.documents = tokens, documents
+
+    @classmethod
+    def of(cls, network: Network) -> Finder:
+        """Return what a network has now, which will not change with it."""
+        tokens = network.tokens if network.settings.lite else deepcopy(network.tokens)
+        return cls(tokens, deepcopy(network.documents))
+
+
+class Ready(nn.Module):
+    """x̂ for prediction: what is constant is worked out once, and in float64, so that the batch changes nothing."""
+
+    def __init__(self, tokens: Table, block: TextBlock, settings: DecafSettings) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.tokens, self.own, self.settings = tokens.eval(), torch.sigmoid(block.alpha).double(), settings
+            self.residual = (torch.sigmoid(block.beta)[:, None] * block.eval().spectral()).double().T.contiguous()
+
+    def forward(self, points: Bags) -> Tensor:
+        """Return x̂, [B, D]; with `cosine`, of length 1."""
+        found = self.unscaled(points)
+        return (F.normalize(found, dim=1) if self.settings.cosine else found).float()
+
+    def unscaled(self, points: Bags) -> Tensor:
+        """Return ReLU(σ(α) ⊙ r̂ + σ(β) ⊙ (R · ReLU(r̂))), [B, D]."""
+        sums = self.tokens(points).double()
+        found = torch.addmm(self.own * sums, F.relu(sums), self.residual) if self.settings.residual else sums
+        return F.relu(found) if self.settings.relu else found
+
+
+@dataclass(frozen=True)
+class Likely:
+    """Scores labels by s_l = σ(w_l · x) · σ(h_m · x), the second factor where labels are found by their clusters m."""
+
+    vectors: Tensor  # w [L, D]
+    offset: Tensor
+    counts: Tensor  # [L]
+    found: int | None = None  # how many labels are found by clusters
+    head_offset: float = 0.0
+
+    def width(self, k: int) -> int:
+        """Return how many labels must be found to rank k."""
+        return k + SPARE if self.found is None else self.found
+
+    @torch.no_grad()
+    def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
+        """Rank labels. In float64: in float32 the last bit of a sigmoid depends on its place in the batch."""
+        ids = known(queries, shortlist)
+        scores = torch.sigmoid((row_products(queries, self.vectors, ids.clamp_min(0)) + self.offset).double())
+        if self.found is not None:
+            scores = scores * torch.sigmoid(shortlist.scores.double() + self.head_offset)
+        return with_others(ids, listed(scores), self.counts, k)
+
+
+def head_offset(count: int, settings: DecafSettings) -> float:
+    """Return what is added to the scores of so many clusters."""
+    return -SCALE * math.log(max(count, 2)) / 3 if settings.cosine else 0.0
+
+
+class Heads(nn.Module):
+    """The classifiers h_m of clusters: E_L(u_m) in Module I; in Module II Σ E_L(z_l), refinement and a combination."""
+
+    def __init__(self, network: Network, texts: csr_array | None, clusters: NDArray[np.int32], second: bool) -> None:
+        super().__init__()
+        self.network, self.second, device = [network], second, network.vectors.device  # the list hides its parameters
+        self.clusters = torch.from_numpy(clusters).long().to(device)
+        self.count = int(clusters.max(initial=0)) + 1
+        owned = csr_array((np.ones(len(clusters), dtype=np.float32), (clusters, np.arange(len(clusters)))))
+        meta = None if texts is None else (owned @ texts).tocsr()  # u_m = Σ z_l
+        shown = texts if second else meta
+        self.texts = None if shown is None else bags(shown).to(device)
+        width, refined = network.settings.dimension, (second and network.settings.refinement) or texts is None
+        draws = torch.Generator().manual_seed(0)
+        self.refinement = Table(self.count if refined else 0, width, draws, scale=network.settings.spread).to(device)
+        if second and refined and meta is not None:
+            with torch.no_grad():
+                self.refinement.rows.copy_(network.tokens.eval()(bags(meta).to(device)))
+        self.combination = Combination(width).to(device)
+
+    def forward(self, drop: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+        """Return h of all clusters, [K, D]."""
+        text = None
+        if self.texts is not None:
+            text = self.network[0].label_texts(self.texts, drop, generator)
+            if self.second:
+                text = text.new_zeros(self.count, text.shape[1]).index_add_(0, self.clusters, text)
+        everything = torch.arange(self.count, device=self.clusters.device)
+        refined = self.refinement.gather(everything) if len(self.refinement.rows) else None
+        combined: Tensor = self.combination(refined, text)  # the paper has them the other way round for clusters
+        scale = SCALE * math.log(max(self.count, 2))
+        return scale * F.normalize(combined, dim=1) if self.network[0].settings.cosine else combined
+
+
+@torch.no_grad()
+def encoded(network: Network, part: Part, rows: NDArray[np.int64]) -> Tensor:
+    """Return x̂ of some points, [B, D]."""
+    found: Tensor = network.eval().ready()(bags(part.X, rows).to(network.vectors.device))
+    return found
+
+
+@torch.no_grad()
+def sought(network: Network, part: Part, rows: NDArray[np.int64]) -> Tensor:
+    """Return x̂ of some points as S has it, [B, D]."""
+    found: Tensor = network.eval().seeking()(bags(part.X, rows).to(network.vectors.device))
+    return found
+
+
+def batches(points: int) -> list[NDArray[np.int64]]:
+    """Return the rows of so many points, some at a time."""
+    return np.split(np.arange(points), range(BATCH, points, BATCH))
+
+
+def clustered_labels(Y: csr_array, clusters: NDArray[np.integer], count: int) -> csr_array:
+    """Return which clusters hold a label of each point, [N, K]."""
+    ends = Y.indptr.copy()  # what follows writes into them
+    found = csr_array((np.ones(Y.nnz, dtype=np.float32), clusters[Y.indices], ends), shape=(Y.shape[0], count))
+    found.sum_duplicates()
+    found.data[:] = 1
+    return found
+
+
+@torch.no_grad()
+def cluster_ranks(network: Network, part: Part) -> NDArray[np.int64]:
+    """Return for each label of each point how many clusters score above its own, [T]."""
+    ranks = []
+    for rows in batches(len(part)):
+        scores = products(sought(network, part, rows), network.heads)  # [B, K]
+        own = bags(part.Y, rows).to(scores.device)
+        counts = own.offsets.diff()
+        owners = torch.arange(len(own), device=scores.device).repeat_interleave(counts)
+        places = torch.arange(len(owners), device=scores.device) - own.offsets[owners]
+        mine = scores.new_zeros(len(own), int(counts.max()))  # [B, most], so that no row of scores is needed twice
+        mine[owners, places] = scores[owners, network.clusters.long()[own.ids]]
+        below = torch.searchsorted(scores.sort(dim=1).values, mine, right=True)
+        ranks.append(scores.shape[1] - below[owners, places])
+    return torch.cat(ranks).cpu().numpy()
+
+
+def padded_bags(ids: Tensor) -> Bags:
+    """Return lists of labels [B, W], of which -1 are none, as bags."""
+    there = ids >= 0
+    ends = F.pad(there.sum(dim=1).cumsum(0), (1, 0))
+    return Bags(ids[there], torch.ones(int(ends[-1]), device=ids.device), ends)
