@@ -14,7 +14,7 @@ from zipfel.errors import ConfigError
 from zipfel.tagger import MODELS, Tagger, settings_of
 from zipfel.training import memory
 from zipfel.training.rehearsal import Act, Rehearsal
-from zipfel.training.run import state_size, write_state
+from zipfel.training.run import Run, state_size, write_state
 from zipfel.training.trainer import Schedule, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -181,9 +181,21 @@ def test_a_stage_is_scaled_by_its_steps_epochs_and_turns(data):
     assert facts.act_seconds(act) == 80 * 0.5 + 5 * 2.0 + 8 * 1.0
     act = dataclasses.replace(act, turn=0.0)
     assert facts.act_seconds(act) == 80 * 0.5 + 8 * 3.0
-    longer = dataclasses.replace(facts, settings=dataclasses.replace(settings, steps=100))
-    assert longer.length(act, len(data.train)) == (10, 10)
-    assert longer.length(act, 3 * len(data.train)) == (8, 30)
+    assert facts.length(act, 3 * len(data.train)) == (8, 30)
+
+
+@pytest.mark.parametrize("model", ["glas", "lightdxml", "decaf"])
+def test_epochs_and_steps_are_those_of_all_points(model, data, monkeypatch):
+    monkeypatch.setattr(plan, "POINTS", 150)  # about half
+    settings = {"dimension": 8, "epochs": 2, "steps": 90, "batch": 15, "patience": 1000}
+    tagger = plan._Rehearsed(model, settings=settings, device="cpu", validation=0)
+    tagger.rehearsal_ = Rehearsal()
+    tagger.fit_dataset(data, tagger.rehearsal_)
+    facts = plan._Facts(tagger, settings_of(model, changes=settings), 1.0, {})
+    act, told, run = tagger.rehearsal_.acts[-1], {}, Run()
+    monkeypatch.setattr(run, "is_enough", lambda stage, epochs, steps, done: told.update({stage: (epochs, steps)}))
+    Tagger(model, settings=settings, device="cpu", validation=0).fit_dataset(data, run)
+    assert facts.length(act, len(data.train)) == pytest.approx(told[act.stage], abs=1)
 
 
 def test_stages_without_gradients_are_scaled_by_points_but_for_clusters(data):

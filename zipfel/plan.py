@@ -33,7 +33,7 @@ VALIDATED = 8192
 PREDICTED = 1024
 COPIES = 4  # of a model's weights in training: themselves, two moments, and the best so far
 BASE = 400 << 20  # bytes of an interpreter with torch
-FEWER = {"steps": 1, "walks": 1, "cycle": 1}  # settings of a rehearsal, where the model has them
+FEWER = {"walks": 1, "cycle": 1}  # settings of a rehearsal, where the model has them
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,9 @@ class _Rehearsed(Tagger):
         some = max(POINTS, 10 * getattr(self.settings_, "batch", 1))
         judged = None if validation is None else _some(validation, VALIDATED)
         self.short_ = dataclasses.replace(self.lesson_, train=_some(train, some), validation=judged, whole=None)
+        if hasattr(self.settings_, "steps"):  # so that batches and epochs come out as those of all points
+            steps = max(1, round(self.settings_.steps * len(self.short_.train) / max(len(train), 1)))
+            self.model_.settings = dataclasses.replace(self.settings_, steps=steps)
         if hasattr(self.model_, "label_vectors"):  # the graph of labels is that of all points
             start = time.perf_counter()
             self.model_.label_names = self.lesson_.label_names
@@ -187,8 +190,7 @@ class _Facts:
 
     def length(self, act: Act, points: int) -> tuple[int, int]:
         """Return the epochs of a stage, and the steps of each."""
-        steps = max(1, points * act.steps // self.rehearsed)
-        return max(act.epochs, math.ceil(getattr(self.settings, "steps", 1) / steps)), steps
+        return act.epochs, max(1, points * act.steps // self.rehearsed)
 
     def act_seconds(self, act: Act) -> float:
         """Return what a stage will take: its steps, what is done between epochs, and validation."""
