@@ -142,6 +142,7 @@ def test_a_rehearsal_takes_some_steps_of_one_epoch(points, batch, taken):
 
 def test_steps_that_touch_new_memory_do_not_count():
     assert Act("x", took=[9, 1, 2, 3]).step == 2
+    assert Act("x", took=[9, 2, 4]).step == 3
     assert Act("x", took=[9]).step == 9
     assert Act("x").step == 0
 

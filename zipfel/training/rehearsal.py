@@ -31,7 +31,7 @@ class Act:
     @property
     def step(self) -> float:
         """What a step takes; the first ones, which touch new memory, take longer and do not count."""
-        later = self.took[len(self.took) // 4 :]
+        later = self.took[max(len(self.took) > 1, len(self.took) // 4) :]
         return sum(later) / max(len(later), 1)
 
     @property
