@@ -65,7 +65,8 @@ def judged(dataset: Dataset, preset: str, settings: dict[str, str], seed: int) -
     told = [" ".join(column[label] for column in dataset.label_texts.values()) for label in hidden]
     tagger.add_labels(dict(zip(names[len(warm) :], told, strict=True)))
     ranking = tagger.rank(test.texts, K, both.filtered)
-    cold = csr_array((both.Y.data * (both.Y.indices >= len(warm)), both.Y.indices, both.Y.indptr), shape=both.Y.shape)
+    cold = both.Y.copy()  # whose indices change below
+    cold.data *= cold.indices >= len(warm)
     cold.eliminate_zeros()
     kept = ranking.ids < len(warm)
     rows, places = np.nonzero(kept)

@@ -48,11 +48,11 @@ def main(model: str, data: str, points: int = 300) -> None:
         draws = [falling(tagger, text, label, [found[i] for i in rng.permutation(len(found))]) for _ in range(DRAWS)]
         curves["random"].append(np.mean(draws, axis=0).tolist())
     means = {f"score_{name}": np.mean(curve, axis=0).round(4).tolist() for name, curve in curves.items()}
-    preset = dataclasses.asdict(settings_of(tagger.model, tagger.preset))
+    preset = dataclasses.asdict(settings_of(tagger.chosen_.model, tagger.chosen_.preset))
     changed = {name: value for name, value in dataclasses.asdict(tagger.settings_).items() if value != preset[name]}
     about: dict[str, object] = {
-        "model": tagger.model,
-        "preset": tagger.preset,
+        "model": tagger.chosen_.model,
+        "preset": tagger.chosen_.preset,
         "data": data.rstrip("/").rpartition("/")[2],
     }
     about |= {"settings": changed} if changed else {}

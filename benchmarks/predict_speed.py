@@ -25,7 +25,7 @@ def main(model: str, data: str) -> None:
     tagger, points = Tagger.load(model), min(POINTS, len(test))
     test = test.take(np.arange(points))
     X = test.X if tagger.features_ is None else tagger.features_.transform(test.texts or {})
-    figures: dict[str, object] = {"data": data.rstrip("/").rpartition("/")[2], "model": tagger.model}
+    figures: dict[str, object] = {"data": data.rstrip("/").rpartition("/")[2], "model": tagger.chosen_.model}
     figures["features_to_names_ms"] = round(min(features_to_names(tagger, X) for _ in range(5)) / points, 3)
     if tagger.features_ is not None and test.texts is not None:
         figures |= from_text(tagger, test.texts, points)

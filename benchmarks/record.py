@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
-import os
 import platform
-import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
 import orjson
+
+from zipfel.bench import machine
 
 
 def record(benchmark: str, figures: Mapping[str, object], seed: int, packages: tuple[str, ...] = ()) -> None:
@@ -20,26 +19,10 @@ def record(benchmark: str, figures: Mapping[str, object], seed: int, packages: t
         "benchmark": benchmark,
         **figures,
         "seed": seed,
-        "commit": _commit(),
-        "machine": f"{_processor()}, {os.cpu_count()} cores",
+        "commit": machine.commit(Path(__file__).parent),
+        "machine": machine.processor(),
         "versions": {name: version(name) for name in ("numpy", "scipy", *packages)},
         "python": platform.python_version(),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": machine.today(),
     }
     sys.stdout.write(orjson.dumps(line).decode() + "\n")
-
-
-def _commit() -> str:
-    """Return the commit that was run, marked where the working tree differs from it."""
-    run = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude=*"], capture_output=True, text=True, check=False
-    )
-    return run.stdout.strip() or "unknown"
-
-
-def _processor() -> str:
-    """Return the processor's name, which Linux tells in a file only."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -263,7 +263,7 @@ def large(tmp_path_factory: pytest.TempPathFactory, tagger: Tagger) -> Path:
     from zipfel.models.glas import Glas, GlasSettings
 
     big = Tagger("glas", settings={"dimension": 500}, text={"min_count": 1}, device="cpu")
-    big.settings_ = GlasSettings(dimension=500)
+    big.settings_, big.chosen_ = GlasSettings(dimension=500), tagger.chosen_
     big.features_, big.outcome_, big.learner_ = tagger.features_, tagger.outcome_, None
     big.classes_, big.removed_ = [f"l{label}" for label in range(LARGE)], []
     big.model_ = Glas(len(tagger.features_.terms), LARGE, big.settings_, torch.Generator().manual_seed(0))

@@ -391,7 +391,7 @@ def test_bad_input_is_told(X, y, told):
     ],
 )
 def test_unknown_settings_offer_the_nearest(options, told):
-    tagger = Tagger(**{"text": {"min_count": 1}, "device": "cpu", **options})
+    tagger = Tagger(**{"model": "glas", "text": {"min_count": 1}, "device": "cpu", **options})
     with pytest.raises(ConfigError, match=told):
         tagger.fit(TEXTS, TAGS)
 

@@ -19,7 +19,7 @@ import orjson
 from zipfel import __version__
 from zipfel.data.formats.files import new_file, new_folder
 from zipfel.errors import DataError
-from zipfel.training.run import State, read_state, write_state
+from zipfel.training.run import State, read_state, state_size, write_state
 
 FORMAT = 1
 _TENSORS = "weights.safetensors"
@@ -56,11 +56,25 @@ def save(saved: Saved, folder: Path, replace: bool = False) -> None:
                 out.write(_json(document))
         files = sorted(path for path in target.rglob("*") if path.is_file())
         listed = {p.relative_to(target).as_posix(): {"bytes": p.stat().st_size, "sha256": checksum(p)} for p in files}
-        versions = {name: version(name) for name in ("numpy", "scipy", "torch")} | {"python": platform.python_version()}
-        about = {"format": FORMAT, "zipfel": __version__, **saved.about, "versions": versions, "files": listed}
-        about = orjson.loads(_json(about))  # as it will be read
         with new_file(target / "model.json") as out:
-            out.write(_json(about | {"sha256": _seal(about)}, orjson.OPT_INDENT_2) + b"\n")
+            out.write(_model_json(saved, listed))
+
+
+def _model_json(saved: Saved, files: Mapping[str, Any]) -> bytes:
+    versions = {name: version(name) for name in ("numpy", "scipy", "torch")} | {"python": platform.python_version()}
+    about = {"format": FORMAT, "zipfel": __version__, **saved.about, "versions": versions, "files": files}
+    about = orjson.loads(_json(about))  # as it will be read
+    return _json(about | {"sha256": _seal(about)}, orjson.OPT_INDENT_2) + b"\n"
+
+
+def sizes(saved: Saved) -> dict[str, int]:
+    """Return the bytes of each file that `save` would write."""
+    found = {
+        f"{part}/{_TENSORS}": state_size(state) for part, state in (("serve", saved.serve), ("train", saved.train))
+    }
+    found |= {f"serve/{name}.json": len(_json(document)) for name, document in saved.documents.items()}
+    listed = {name: {"bytes": size, "sha256": "0" * 64} for name, size in found.items()}
+    return found | {"model.json": len(_model_json(saved, listed))}
 
 
 def _json(document: Any, options: int = 0) -> bytes:

@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from zipfel import calibration, config, metrics, persistence
+from zipfel.choice import AUTO, Choice, chosen
 from zipfel.data.dataset import Dataset, Part, Texts
 from zipfel.data.label_notes import LabelNotes
 from zipfel.data.splits import split_rows
@@ -54,7 +55,7 @@ def settings_of(model: str, preset: str = "default", changes: Mapping[str, Any] 
 def model_presets(model: str) -> dict[str, Any]:
     """Return the settings of each preset of a model."""
     if model not in MODELS:
-        raise ConfigError(f"unknown model {model!r}{did_you_mean(model, MODELS)}")
+        raise ConfigError(f"unknown model {model!r}{did_you_mean(model, [*MODELS, AUTO])}")
     presets: dict[str, Any] = import_module(MODELS[model]).PRESETS
     return presets
 
@@ -62,7 +63,8 @@ def model_presets(model: str) -> dict[str, Any]:
 class Tagger(BaseEstimator):  # type: ignore[misc]
     """Tags texts, or rows of sparse features, with labels.
 
-    model: one of MODELS.  preset: "default", "fast" or "paper".  settings: what differs from the preset, by name.
+    model: one of MODELS, or "auto": what fits the data, by its size, the texts of its labels and the device; `chosen_`
+    tells which it was.  preset: "default", "fast" or "paper".  settings: what differs from the preset, by name.
     text: how texts become features (`TextSettings`), by name.  validation: share of the points that decides on what is
     left open, such as when to stop; None is the model's usual share.  warm_start: a further `fit` goes on from the
     weights that are there, with the settings they were made with; labels it has not seen are added.  calibration: how
@@ -76,6 +78,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     """
 
     model_: Any
+    chosen_: Choice  # the model and preset that were fitted, and why these
     classes_: list[str]
     removed_: list[int]  # ids of labels that are never predicted again
     label_notes_ = LabelNotes()  # none until it is fitted
@@ -83,7 +86,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        model: str = "glas",
+        model: str = AUTO,
         preset: str = "default",
         settings: Mapping[str, Any] | None = None,
         text: Mapping[str, Any] | None = None,
@@ -143,7 +146,9 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if not hasattr(self, "learner_"):
             return self.fit(X, y)
         if not getattr(self.model_, "remembers", False):
-            raise ConfigError(f"{self.model} cannot take points without learning; fit with warm_start=True instead")
+            raise ConfigError(
+                f"{self.chosen_.model} cannot take points without learning; fit with warm_start=True instead"
+            )
         given = dataset_of(X, y)
         if not given.train.Y.nnz:
             raise DataError("no point has a label, so there is nothing to remember")
@@ -158,7 +163,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         self._check_fitted()
         if not hasattr(self.model_, "add_label_texts"):
             raise ConfigError(
-                f"{self.model} does not read texts of labels; fit with warm_start=True on points with them"
+                f"{self.chosen_.model} does not read texts of labels; fit with warm_start=True on points with them"
             )
         if self.features_ is None:
             raise ConfigError("the model was fitted on a matrix of features, and knows no words")
@@ -205,9 +210,19 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"unknown label {unknown!r}{did_you_mean(str(unknown), near or list(places)[:100])}")
         return [places[name] for name in wanted]
 
+    def choice(self, dataset: Dataset) -> tuple[Choice, Any]:
+        """Return what `fit` would take for a data set: the model and preset that are named or chosen, and settings."""
+        found = chosen(dataset, self.model, self.preset, chosen_device(self.device).type)
+        try:
+            return found, settings_of(found.model, found.preset, self.settings)
+        except ConfigError as error:
+            if self.model != AUTO:
+                raise
+            raise ConfigError(f"model auto is {found.model} here ({found.why}): {error}") from None
+
     def _start(self, dataset: Dataset) -> None:
         """Fit the vocabulary, and make a new model for this many features and labels."""
-        self.settings_ = settings_of(self.model, self.preset, self.settings)
+        self.chosen_, self.settings_ = self.choice(dataset)
         self.features_, self.calibration_ = None, None
         if dataset.train.texts is not None:
             text = config.from_mapping(TextSettings, self.text or {})
@@ -219,7 +234,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         self.model_ = self._built(inputs, len(self.classes_))
 
     def _built(self, features: int, labels: int) -> Any:
-        build = import_module(MODELS[self.model]).build
+        build = import_module(MODELS[self.chosen_.model]).build
         return build(features, labels, self.settings_, Run(seed=self.seed).generator("start"))
 
     def _featured(self, dataset: Dataset, known: Container[str] = ()) -> Dataset:
@@ -236,7 +251,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
         Of labels that are known to the model nothing is told, so that they keep the texts that they have.
         """
-        reads = getattr(import_module(MODELS[self.model]).build, "reads_label_texts", False)
+        reads = getattr(import_module(MODELS[self.chosen_.model]).build, "reads_label_texts", False)
         if not reads or dataset.label_texts is not None or not dataset.label_names:
             return dataset
         texts = ["" if name in known else name for name in dataset.label_names]
@@ -354,7 +369,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if label not in places:
             raise ConfigError(f"the model has no label {label!r}")
         if getattr(self.model_, "remembers", False):
-            raise ConfigError(f"{self.model} has vectors of points, not of labels")
+            raise ConfigError(f"{self.chosen_.model} has vectors of points, not of labels")
         vectors = self.learner_.first.classifier.vectors
         own = F.normalize(vectors[places[label]], dim=0)
         chunks = torch.split(vectors, CHUNK)
@@ -409,6 +424,10 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def save(self, path: Path | str, replace: bool = False) -> None:
         """Write the model into a new folder; `replace` allows that an older model is there."""
+        persistence.save(self.saved(), Path(path), replace)
+
+    def saved(self) -> persistence.Saved:
+        """Return what a saved model holds."""
         self._check_fitted()
         serve, train = self.model_.saved()
         documents: dict[str, Any] = {"labels": self.classes_, "label_notes": dataclasses.asdict(self.label_notes_)}
@@ -419,13 +438,14 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if self.calibration_ is not None:
             documents["calibration"] = self.calibration_.as_json()
         about = {
-            "model": self.model,
+            "model": self.chosen_.model,
+            "chosen": dataclasses.asdict(self.chosen_),
             "tagger": self.get_params() | {"warm_start": False},
             "settings": dataclasses.asdict(self.settings_),
             "sizes": {"features": self.model_.features, "labels": len(self.classes_)},
             "training": dataclasses.asdict(self.outcome_),
         }
-        persistence.save(persistence.Saved(about, documents, serve, train), Path(path), replace)
+        return persistence.Saved(about, documents, serve, train)
 
     @classmethod
     def load(cls, path: Path | str, device: str = "auto") -> Tagger:
@@ -433,14 +453,16 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         saved = persistence.load(persistence.located(Path(path)))
         about = saved.about
         tagger = cls(**{**about["tagger"], "device": device})
-        tagger.settings_ = settings_of(tagger.model, tagger.preset, about["settings"])
+        named = {"model": about["model"], "preset": tagger.preset}  # as in older models
+        tagger.chosen_ = Choice(**about.get("chosen", named))
+        tagger.settings_ = settings_of(tagger.chosen_.model, tagger.chosen_.preset, about["settings"])
         tagger.classes_, tagger.removed_ = saved.documents["labels"], saved.documents.get("removed", [])
         tagger.label_notes_ = LabelNotes(**saved.documents.get("label_notes", {}))
         vocabulary = saved.documents.get("vocabulary")
         tagger.features_ = None if vocabulary is None else TextFeatures.of_json(vocabulary, path)
         learned = saved.documents.get("calibration")  # none in older models
         tagger.calibration_ = None if learned is None else calibration.Calibration.of_json(learned)
-        module = import_module(MODELS[tagger.model])
+        module = import_module(MODELS[tagger.chosen_.model])
         model = module.restored(about["sizes"], tagger.settings_, saved.serve, saved.train)
         tagger.model_ = model.to(chosen_device(device))
         tagger.learner_ = tagger.model_.learner()

@@ -89,3 +89,14 @@ def test_no_more_scores_than_a_chunk_are_held(monkeypatch):
     ExactIndex(torch.randn(1000, 2, generator=seeded())).search(torch.randn(4, 2, generator=seeded()), 3)
     assert max(seen) <= 64
     assert len(seen) > 50
+
+
+@given(points=st.integers(0, 4), vectors=st.integers(1, 40), width=st.integers(1, 50), seed=st.integers(0, 99))
+def test_the_way_of_a_gpu_finds_the_same(points, vectors, width, seed):
+    """Its short numbers are whole ones here, and all that ties is found by id."""
+    generator = torch.Generator().manual_seed(seed)
+    queries, rows = (torch.randint(-3, 4, (size, 3), generator=generator).float() for size in (points, vectors))
+    index = ExactIndex(rows)
+    found, wanted = index._search_on_gpu(queries, width), index.search(queries, width)
+    assert torch.equal(found.scores.sort(dim=1).values, wanted.scores.sort(dim=1).values)
+    assert torch.equal(found.ids.sort(dim=1).values, wanted.ids.sort(dim=1).values)

@@ -13,8 +13,10 @@ from rich.markup import escape
 
 from zipfel import __version__
 from zipfel.cli import data, model
+from zipfel.cli.bench import bench
 from zipfel.cli.demo import demo
 from zipfel.cli.explain import explain
+from zipfel.cli.plan import plan
 from zipfel.cli.predict import predict
 from zipfel.cli.report import report
 from zipfel.cli.serve import serve
@@ -46,7 +48,10 @@ def root(
     """Tag text with labels out of hundreds to millions, most of them rare."""
 
 
-for command in (demo, model.train, model.evaluate, predict, explain, report, model.models, model.verify, serve):
+COMMANDS = (
+    demo, plan, model.train, model.evaluate, predict, explain, report, model.models, model.verify, serve, bench,
+)  # fmt: skip
+for command in COMMANDS:
     app.command()(command)
 
 

@@ -14,6 +14,7 @@ import typer
 from rich.markup import escape
 
 from zipfel import config
+from zipfel.choice import AUTO
 from zipfel.cli import data
 from zipfel.cli.options import with_options
 from zipfel.cli.progress import Shown, span
@@ -34,6 +35,12 @@ LONGEST = 1000  # ranking that is judged: what is held is points × k
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.", show_default=False)]
 
+Name = Annotated[str, typer.Option(help="Model to train; `zipfel models` lists them. auto: what fits the data.")]
+Preset = Annotated[str, typer.Option(help="paper, default or fast.")]
+Changes = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset; may be repeated.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file of settings.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+
 
 @with_options
 def train(
@@ -42,27 +49,29 @@ def train(
     columns: TableSettings,
     preparation: Preparation,
     text: TextSettings,
-    model: Annotated[str, typer.Option(help="Model to train; `zipfel models` lists them.")] = "glas",
-    preset: Annotated[str, typer.Option(help="paper, default or fast.")] = "default",
-    set: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset; may be repeated.")] = None,
-    config_file: Annotated[Path | None, typer.Option("--config", help="TOML file of settings.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    model: Name = "auto",
+    preset: Preset = "default",
+    set: Changes = None,
+    config_file: ConfigFile = None,
+    device: Device = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over where a run stopped.")] = False,
     format: data.From = None,
 ) -> None:
     """Train a model; the same command again goes on where it stopped."""
-    from zipfel.tagger import Tagger, chosen_device, settings_of
+    from zipfel.tagger import Tagger
     from zipfel.training.run import Run
 
-    chosen_device(device)  # what is wrong with it is told before the data is read
-    changes = {**(config.read_toml(config_file) if config_file else {}), **config.words_of(set or [])}
-    settings = settings_of(model, preset, changes)
+    changes = given_changes(set, config_file)
+    check_named(model, preset, changes, device)  # before the data is read
     dataset = data.load(source, format, columns, preparation)
-    tagger = Tagger(model, preset, dataclasses.asdict(settings), dataclasses.asdict(text), device=device,
+    choice, settings = Tagger(model, preset, changes, device=device).choice(dataset)
+    tagger = Tagger(choice.model, choice.preset, dataclasses.asdict(settings), dataclasses.asdict(text), device=device,
                     seed=preparation.seed)  # fmt: skip
+    if model == AUTO:
+        console.print(f"model {choice.model}, preset {choice.preset} ({choice.why})", soft_wrap=True)
     with Shown() as shown:
         run = Run(out / "run", preparation.seed, shown)
-        inputs = {"model": model, "settings": dataclasses.asdict(settings), "text": dataclasses.asdict(text),
+        inputs = {"model": choice.model, "settings": dataclasses.asdict(settings), "text": dataclasses.asdict(text),
                   "data": _fingerprint(dataset)}  # fmt: skip
         run.open(inputs, fresh)
         tagger.fit_dataset(dataset, run)
@@ -77,6 +86,20 @@ def train(
         about = tagger.calibration_.figures
         console.print(f"scores are probabilities by {about.points:,} held-out points ({about.method}): off by "
                       f"{about.error_after:.1%}, as they came by {about.error_before:.1%}", soft_wrap=True)  # fmt: skip
+
+
+def given_changes(words: list[str] | None, file: Path | None) -> dict[str, Any]:
+    """Return what differs from the preset: words over a file."""
+    return {**(config.read_toml(file) if file else {}), **config.words_of(words or [])}
+
+
+def check_named(model: str, preset: str, changes: dict[str, Any], device: str) -> None:
+    """Refuse what is wrong whatever the data: a device, a model, its preset or its settings."""
+    from zipfel.tagger import chosen_device, settings_of
+
+    chosen_device(device)
+    if model != AUTO:
+        settings_of(model, preset, changes)
 
 
 def _fingerprint(dataset: Dataset) -> str:
@@ -164,6 +187,8 @@ def models() -> None:
     """List the models, their settings with the defaults of each preset, and what they mean."""
     from zipfel.tagger import MODELS, model_presets
 
+    rule = "what fits the data: its size, whether labels have texts, and the device; the default"
+    console.print(f"[bold]{AUTO}[/bold]: {rule}", soft_wrap=True)
     for name in MODELS:
         presets = model_presets(name)
         kind = type(presets["default"])

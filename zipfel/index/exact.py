@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -10,11 +11,13 @@ from torch import Tensor
 
 from zipfel.types import Shortlist
 
-CHUNK = 1 << 24  # scores held at a time
+CHUNK, WIDE = 1 << 24, 1 << 28  # scores held at a time, on a CPU and on a GPU
 SLACK = 16  # columns beyond those wanted, in which most ties for the last place end
 BLOCK = 512  # vectors that go into a product at a time
 GATHERED = 1 << 26  # numbers gathered at a time on a GPU
 SPARE = 8  # candidates beyond k: what differs in the index may tie as a score, and ties go to the lower id
+
+Multiplied = Callable[[Tensor, Tensor], Tensor]  # queries [B, D] and vectors [L, D] to inner products [B, L]
 
 
 class ExactIndex:
@@ -37,12 +40,24 @@ class ExactIndex:
 
     def search(self, queries: Tensor, width: int) -> Shortlist:
         """Return the `width` vectors with the largest inner product for each query, by id; ties go to the lower id."""
+        if queries.is_cuda:
+            return self._search_on_gpu(queries, width)
+        return self._search(queries, width, CHUNK, products)
+
+    def _search_on_gpu(self, queries: Tensor, width: int) -> Shortlist:
+        """Find some more in short numbers (TF32), whose products are 6 × as fast, and keep the best by whole ones."""
+        ids = self._search(queries, width + SLACK, WIDE, short_products).ids
+        scores = row_products(queries, self.vectors, ids)
+        best = largest(scores, width)
+        return Shortlist(ids.gather(1, best), scores.gather(1, best))
+
+    def _search(self, queries: Tensor, width: int, room: int, multiplied: Multiplied) -> Shortlist:
         points, width = len(queries), min(width, len(self.vectors))
         ids = torch.empty(points, 0, dtype=torch.long, device=queries.device)  # of the best so far
         values = torch.empty(points, 0, device=queries.device)
-        step = max(width, CHUNK // max(points, 1))
+        step = max(width, room // max(points, 1))
         for start in range(0, len(self.vectors), step):
-            scores = products(queries, self.vectors[start : start + step])  # [B, chunk]
+            scores = multiplied(queries, self.vectors[start : start + step])  # [B, chunk]
             columns = largest(scores, width)
             ids = torch.cat([ids, columns + start], dim=1)
             values = torch.cat([values, scores.gather(1, columns)], dim=1)
@@ -63,6 +78,16 @@ def products(queries: Tensor, vectors: Tensor) -> Tensor:
     for start in range(0, len(vectors), BLOCK):
         torch.mm(queries, vectors[start : start + BLOCK].T, out=scores[:, start : start + BLOCK])
     return scores
+
+
+def short_products(queries: Tensor, vectors: Tensor) -> Tensor:
+    """Return all inner products, [B, L], of numbers that a GPU shortens to TF32."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        return (queries @ vectors.T).float()
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:

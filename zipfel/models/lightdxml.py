@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -55,6 +56,9 @@ class LightSettings:
     shortlist: int | None = setting(None, "k, labels in a shortlist; none: 5 % of all, 100 to 700")
     index: Kind | None = setting(
         None, "how labels are searched: exact, hnsw or ivf; none: exact up to 50,000, else hnsw"
+    )
+    loss: Literal["logistic", "decoupled"] = setting(
+        "logistic", "of the classifier: each label for itself, Eq. (3), or each right label against all wrong ones"
     )
     keep: float = setting(0.9, "share of features that a step keeps")
     dropout: float = setting(0.0, "share of the numbers of a point's vector that a step drops")
@@ -274,7 +278,8 @@ class LightDxml(nn.Module):
         filtered = None if part.filtered is None else bags(part.filtered, rows).to(device)
         found = pooled(bags(part.Y, rows).to(device), listed_bags(near.to(device)), filtered)
         vectors = self.encoder(bags(part.X, rows).to(device), generator)  # [B, D]
-        return losses.logistic(self.classifier(vectors, found.labels), found.targets, found.mask)
+        loss = losses.decoupled if self.settings.loss == "decoupled" else losses.logistic
+        return loss(self.classifier(vectors, found.labels), found.targets, found.mask)
 
     # --- Prediction, Sec. IV-F ---------------------------------------------------------------------------------------
 

@@ -142,17 +142,13 @@ class _Chunks:
             rows, columns = rows[counts], columns[counts]
         return _Chunk(labels, scores, rows, columns)
 
-    def gradients(self) -> tuple[Tensor, Tensor]:
-        """Return where the gradients of points and labels go."""
-        return torch.zeros_like(self.points, dtype=torch.float32), torch.empty_like(self.W, dtype=torch.float32)
-
 
 class _AllLabels(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, points: Tensor, W: Tensor, offset: Tensor, positives: Bags, filtered: Bags | None) -> Tensor:
         chunks = _Chunks(points, W, positives, filtered)
         loss, to_offset = torch.zeros((), device=W.device), torch.zeros((), device=W.device)
-        to_points, to_W = chunks.gradients()
+        to_points, to_W = torch.zeros_like(points, dtype=torch.float32), torch.empty_like(W, dtype=torch.float32)
         for chunk in chunks:
             scores = chunk.scores.add_(offset)
             right = scores[chunk.rows, chunk.columns]
@@ -175,32 +171,41 @@ class _AllLabels(torch.autograd.Function):
 
 
 class _DecoupledAll(torch.autograd.Function):
-    """Two passes: the first finds what all wrong labels of a point weigh, ln Σ exp s, the second the gradients."""
+    """Two passes: the first finds what the wrong labels of a point weigh together, ln Σ exp s, the second the slopes.
+
+    The slope of a wrong label is exp(s) times a number of the point, which is left to the vectors on either side; those
+    of right labels are few, and are added one by one. So scores of half precision are never copied as whole ones.
+    """
 
     @staticmethod
     def forward(ctx: Any, points: Tensor, W: Tensor, positives: Bags, filtered: Bags | None) -> Tensor:
         chunks = _Chunks(points, W, positives, filtered)
-        kept: list[_Chunk] = []
+        weights = torch.empty(0, device=W.device)
+        tops: list[Tensor] = []  # [B] of each chunk
+        own, rows, labels = ([torch.empty(0, device=W.device)], *([positives.ids[:0]] for _ in range(2)))
         against = torch.full((len(points),), LOWEST, device=W.device)
-        own, owners = [torch.empty(0, device=W.device)], [torch.empty(0, dtype=torch.long, device=W.device)]
         for chunk in chunks:
             own.append(chunk.scores[chunk.rows, chunk.columns].float())
-            owners.append(chunk.rows)
-            chunk.scores[chunk.rows, chunk.columns] = -torch.inf
-            against = torch.logaddexp(against, chunk.scores.float().logsumexp(dim=1))
-            kept = [chunk] if len(chunks.starts) == 1 else []  # more than one are worked out again, rather than held
-        rows = torch.cat(owners)
-        share = 1 / rows.bincount(minlength=len(points)).clamp_min(1)[rows]
-        behind = against[rows] - torch.cat(own)
+            rows.append(chunk.rows)
+            labels.append(chunk.columns + chunk.labels.start)
+            weights, top = wrong_weights(chunk)
+            tops.append(top)
+            against = torch.logaddexp(against, top.float() + weights.sum(dim=1, dtype=torch.float32).log())
+        owners, owned = torch.cat(rows), torch.cat(labels)
+        share = 1 / owners.bincount(minlength=len(points)).clamp_min(1)[owners]
+        behind = against[owners] - torch.cat(own)
         pull = behind.sigmoid() * share  # of each right label
-        push = torch.zeros_like(against).index_add_(0, rows, pull)  # of all wrong ones of a point together
-        to_points, to_W = chunks.gradients()
-        pulls = torch.split(pull, [len(part) for part in own[1:]])
-        for chunk, up in zip(iter(kept or chunks), pulls, strict=True):
-            slope = (chunk.scores.float() - against[:, None]).exp_().mul_(push[:, None])
-            slope[chunk.rows, chunk.columns] = -up
-            to_points += slope @ W[chunk.labels]
-            to_W[chunk.labels] = slope.T @ points
+        push = torch.zeros_like(against).index_add_(0, owners, pull)  # of all wrong ones of a point together
+        to_points, to_W = torch.zeros_like(points, dtype=torch.float32), torch.empty_like(W, dtype=torch.float32)
+        for place, top in enumerate(tops):
+            if len(tops) > 1:  # than those of one, no weights are held
+                weights, _ = wrong_weights(chunks.chunk(place), top)
+            part = slice(chunks.starts[place], chunks.starts[place] + chunks.size)
+            factor = (push * (top.float() - against).exp())[:, None]
+            to_points += factor * (weights @ W[part])
+            to_W[part] = weights.T @ (factor * points)
+        to_points.index_add_(0, owners, -pull[:, None] * W[owned])
+        to_W.index_add_(0, owned, -pull[:, None] * points[owners])
         ctx.save_for_backward(to_points, to_W)
         ctx.points = max(1, len(points))
         mean: Tensor = (F.softplus(behind) * share).sum() / ctx.points
@@ -211,6 +216,17 @@ class _DecoupledAll(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         share = gradient / ctx.points
         return *(slope * share for slope in ctx.saved_tensors), None, None
+
+
+def wrong_weights(chunk: _Chunk, top: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return exp(s − top) of the wrong labels, [B, S], and 0 of others, in the place of the scores; and top.
+
+    top: the largest score of each point, [B], where it is known.
+    """
+    scores = chunk.scores
+    scores[chunk.rows, chunk.columns] = -torch.inf
+    top = scores.amax(dim=1).clamp_min(LOWEST) if top is None else top
+    return scores.sub_(top[:, None]).exp_(), top
 
 
 def pairs_by_chunk(bags: Bags, starts: range) -> list[tuple[Tensor, Tensor]]:

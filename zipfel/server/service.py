@@ -144,7 +144,7 @@ def scored(tag: tuple[str, float]) -> dict[str, Any]:
 def described(slot: Slot, default: bool) -> dict[str, Any]:
     """Return what /models tells of one."""
     tagger = slot.current.tagger
-    return {**named(slot.current), "kind": tagger.model, "labels": len(slot.current.places), "default": default}
+    return {**named(slot.current), "kind": tagger.chosen_.model, "labels": len(slot.current.places), "default": default}
 
 
 def explained(loaded: Loaded, text: str, label: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Every random draw derives from (seed, stage, epoch, step): a resumed run draws w
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from collections.abc import Callable, Mapping
@@ -75,6 +76,10 @@ class Run:
         """Remove what was kept under a name."""
         if self.folder is not None:
             (self.folder / f"{name}.safetensors").unlink(missing_ok=True)
+
+    def is_enough(self, stage: str, epochs: int, steps: int, done: int) -> bool:
+        """Tell whether a stage of so many epochs and steps an epoch may end after those done; a rehearsal's may."""
+        return False
 
     def log(self, **values: Any) -> None:
         """Add a line to the log of the run."""
@@ -167,6 +172,27 @@ def write_state(path: Path, state: State, notes: Mapping[str, Any]) -> None:
             Path(out.name).chmod(mode)  # safetensors puts a file of its own there, which only its owner may read
         except SafetensorError as error:  # a full disk, say
             raise DataError(f"cannot be written: {error}", path) from None
+
+
+def state_size(state: State) -> int:
+    """Return the bytes of what `write_state` writes of tensors without notes: 8 of its length, a header, numbers.
+
+    The header is JSON with an entry for each tensor, in the order of their types, filled up to a multiple of 8 bytes.
+    """
+    entries: dict[str, Any] = {"__metadata__": {"notes": "{}"}}
+    end = 0
+    kinds = list(_DTYPES)
+    for name in sorted(state, key=lambda name: (kinds.index(state[name].dtype), name)):
+        start, end = end, end + state[name].numel() * state[name].element_size()
+        shape = list(state[name].shape)
+        entries[name] = {"dtype": _DTYPES[state[name].dtype], "shape": shape, "data_offsets": [start, end]}
+    return 8 + math.ceil(len(orjson.dumps(entries)) / 8) * 8 + end
+
+
+_DTYPES = {  # in the order in which safetensors writes them
+    torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.float16: "F16",
+    torch.uint8: "U8",
+}  # fmt: skip
 
 
 def read_state(path: Path) -> tuple[State, dict[str, Any]]:

@@ -124,7 +124,7 @@ class _Learner:
         place, started = self.place, time.monotonic()
         before = place.seconds
         for epoch in range(place.epoch, self.schedule.epochs):
-            if self._is_stale(epoch):  # here, so that a run which was killed after its last epoch does not learn on
+            if self._is_stale(epoch) or self._is_enough(epoch, 0):  # also of a run that was killed after its last epoch
                 break
             self.module.train()
             self.sums, self.summed = {}, 0
@@ -136,6 +136,8 @@ class _Learner:
                 self._tell(len(batch), started, before)
                 if time.monotonic() - self.saved > self.schedule.checkpoint_seconds:
                     self.checkpoint()
+                if self._is_enough(epoch, step + 1):
+                    break
             self._end_epoch(epoch)
             place.epoch, place.step = epoch + 1, 0
             self.checkpoint()
@@ -144,6 +146,10 @@ class _Learner:
         """Tell whether validation has not become better for as long as patience lasts, before an epoch."""
         patience = self.schedule.patience
         return self.validate is not None and patience is not None and epoch - 1 - self.place.best_epoch >= patience
+
+    def _is_enough(self, epoch: int, step: int) -> bool:
+        done = epoch * self.steps_an_epoch + step
+        return self.run.is_enough(self.stage, self.schedule.epochs, self.steps_an_epoch, done)
 
     def _step(self, rows: Rows, epoch: int, step: int) -> None:
         generator = self.run.generator(self.stage, epoch, step + 1)

@@ -1,0 +1,116 @@
+"""DECAF at a million labels, for time and memory alone: `python -m benchmarks.million_labels WHAT [key=value ...]`.
+
+train: an epoch over POINTS points in exact mode, on a GPU: `points` of them are gone through (240,000 unless told), and
+the seconds are scaled up. search: the exact 100 best labels of a point. shortlist: from features to ranked labels by
+clusters, in batches of 64. Random weights and data: labels=1300000, dimension=512. One JSON line.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+
+from benchmarks.record import record
+from zipfel.config import words_of
+from zipfel.data.dataset import Part
+from zipfel.index.exact import ExactIndex
+from zipfel.models.base import Lesson
+from zipfel.models.decaf import Decaf, DecafSettings
+from zipfel.models.decaf_network import Finder
+from zipfel.training.run import Run
+
+POINTS, FEATURES, TOKENS, WORDS, RIGHT = 2_000_000, 300_000, 16, 6, 3  # a point's tokens, a label's, a point's labels
+BATCH, SEED, BEAM = 4096, 0, 128
+
+
+def drawn(rows: int, columns: int, each: int, numbers: np.random.Generator) -> csr_array:
+    """Return rows with about `each` entries, of columns as frequent as words are, and of length about 1."""
+    ids = np.sort((columns * numbers.random((rows, each)) ** 2.5).astype(np.int64), axis=1)
+    values = np.full(ids.size, each**-0.5, dtype=np.float32)
+    X = csr_array((values, ids.ravel(), np.arange(rows + 1) * each), shape=(rows, columns))
+    X.sum_duplicates()
+    return X
+
+
+def settings_of(changes: dict[str, str], **more: object) -> DecafSettings:
+    return DecafSettings(dimension=int(changes.pop("dimension", "512")), steps=1, epochs=1, **more)  # type: ignore[arg-type]
+
+
+def train(changes: dict[str, str]) -> dict[str, object]:
+    """Go through points once, as `fit` does."""
+    labels, points = int(changes.pop("labels", "1300000")), int(changes.pop("points", "240000"))
+    settings = settings_of(changes, batch=BATCH, shortlist="none")
+    numbers = np.random.default_rng(SEED)
+    Y = drawn(points, labels, RIGHT, numbers)
+    Y.data[:] = 1
+    part = Part(Y, X=drawn(points, FEATURES, TOKENS, numbers))
+    model = Decaf(FEATURES, labels, settings, torch.Generator().manual_seed(SEED)).to("cuda")
+    model.take_texts(drawn(labels, FEATURES, WORDS, numbers))
+    network = model.each()[0]
+    model.third_module(network)
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    model.fourth_module(network, 0, Lesson(part), Run(), None)
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - start
+    return {"labels": labels, "points": points, "batch": BATCH, "dimension": settings.dimension,
+            "seconds": round(seconds, 2), "an epoch of 2 million points, s": round(seconds * POINTS / points, 1),
+            "GPU GB": round(torch.cuda.max_memory_allocated() / 1e9, 1)}  # fmt: skip
+
+
+def search(changes: dict[str, str]) -> dict[str, object]:
+    """Find the 100 best labels of points."""
+    labels, width = int(changes.pop("labels", "1300000")), int(changes.pop("dimension", "512"))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    generator = torch.Generator(device).manual_seed(SEED)
+    vectors = torch.randn(labels, width, generator=generator, device=device)
+    queries = torch.randn(BATCH if device.type == "cuda" else 64, width, generator=generator, device=device)
+    index, times = ExactIndex(vectors), []
+    for _ in range(6):
+        start = time.perf_counter()
+        found = index.search(queries, 100).ids.cpu()
+        times.append((time.perf_counter() - start) / len(queries) * 1e6)
+    some = queries[:64].double() @ vectors.double().T  # [64, L]
+    wanted = some.topk(100, dim=1).indices.cpu()
+    hits = [len(set(a) & set(b)) for a, b in zip(found[:64].tolist(), wanted.tolist(), strict=True)]
+    return {"labels": labels, "dimension": width, "µs a point": round(statistics.median(times[1:]), 2),
+            "of the true 100, %": round(statistics.mean(hits), 3)}  # fmt: skip
+
+
+def shortlist(changes: dict[str, str]) -> dict[str, object]:
+    """Rank points by clusters, 64 at a time, from features to labels."""
+    labels = int(changes.pop("labels", "1300000"))
+    settings = settings_of(changes, shortlist="beam", beam=BEAM)
+    numbers, count = np.random.default_rng(SEED), settings.cluster_count(labels)
+    model = Decaf(FEATURES, labels, settings, torch.Generator().manual_seed(SEED))
+    network = model.each()[0]
+    network.vectors = network.refinement.rows.detach()
+    network.heads = torch.randn(count, settings.dimension, generator=torch.Generator().manual_seed(SEED))
+    network.clusters = (torch.arange(labels) % count).int()
+    network.beam, network.finder = BEAM, Finder.of(network)
+    learner, X, times = model.learner(), drawn(64 * 20, FEATURES, TOKENS, numbers), []
+    for first in range(0, X.shape[0], 64):
+        start = time.perf_counter()
+        learner.rank(X[first : first + 64], 5)
+        times.append((time.perf_counter() - start) / 64 * 1000)
+    return {"labels": labels, "dimension": settings.dimension, "clusters": count, "beam": BEAM,
+            "ms a point": round(statistics.median(times[1:]), 3)}  # fmt: skip
+
+
+def main(words: list[str]) -> None:
+    changes = words_of(words[1:])
+    figures = {"train": train, "search": search, "shortlist": shortlist}[words[0]](changes)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    peak = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2)
+    record(f"million_labels {words[0]}", {**figures, "device": device, "peak GB": peak}, SEED, ("torch",))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

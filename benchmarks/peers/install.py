@@ -1,0 +1,63 @@
+"""Make an environment for each peer: `python benchmarks/peers/install.py [--into .peers] [PEER ...]`.
+
+What a peer needs stands in requirements/PEER.txt, with exact versions; what lies in PEER.no-deps.txt is installed
+without what it declares to need. A peer that cannot be installed is told at the end, and by `zipfel bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+REQUIREMENTS = Path(__file__).parent / "requirements"
+PEERS = sorted(path.stem for path in REQUIREMENTS.glob("*.txt") if not path.stem.endswith(".no-deps"))
+FAILED = "failed.txt"  # beside the environment: why it is not there
+
+
+def commands(peer: str, folder: Path) -> list[list[str]]:
+    """Return what is run to make the environment of a peer."""
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    bare = REQUIREMENTS / f"{peer}.no-deps.txt"
+    return [
+        [sys.executable, "-m", "venv", str(folder)],
+        [*pip, "-r", str(REQUIREMENTS / f"{peer}.txt")],
+        *([[*pip, "--no-deps", "-r", str(bare)]] if bare.exists() else []),
+    ]
+
+
+def installed(peer: str, into: Path) -> bool:
+    """Make the environment of a peer anew, and tell whether it is there."""
+    folder = into / peer
+    shutil.rmtree(folder, ignore_errors=True)
+    for command in commands(peer, folder):
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            (folder / FAILED).write_text((run.stdout + run.stderr)[-2000:])
+            return False
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("peers", nargs="*", metavar="PEER", help=f"of {', '.join(PEERS)}; none: all")
+    parser.add_argument("--into", type=Path, default=Path(".peers"), help="folder of the environments")
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.peers) - set(PEERS))
+    if unknown:
+        parser.error(f"unknown peer {unknown[0]!r}; there are {', '.join(PEERS)}")
+    failed = []
+    for peer in arguments.peers or PEERS:
+        good = installed(peer, arguments.into)
+        sys.stdout.write(f"{peer}: {'installed' if good else f'failed, see {arguments.into / peer / FAILED}'}\n")
+        sys.stdout.flush()
+        failed += [] if good else [peer]
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

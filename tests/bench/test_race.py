@@ -1,0 +1,232 @@
+"""Contestants in processes of their own: what is measured, what fails, what is run again."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from arena import Arena, environment, is_gone
+
+import zipfel
+from zipfel.bench import launch, race, results
+from zipfel.bench.features import loaded, stage
+from zipfel.data.dataset import Dataset, Part
+from zipfel.errors import ConfigError, DataError
+from zipfel.evaluate import evaluate
+from zipfel.types import Ranking
+
+
+@pytest.fixture
+def arena(tmp_path, monkeypatch):
+    """Return fake peers and a small data set."""
+    made = Arena(tmp_path)
+    monkeypatch.setenv("FAKE_DIARY", str(made.diary))
+    return made
+
+
+def test_a_result_holds_what_was_measured_and_what_the_ranking_is_worth(arena):
+    arena.race(arena.peer("plain", act="good", first=2), threads=3)
+    (line,) = results.read_results(arena.out / results.NAME)
+    assert arena.heard == [line]
+    assert line["status"] == "ok"
+    assert (line["train_seconds"], line["train_cpu_seconds"], line["alone_p99_ms"]) == (1.5, 2.5, 2.0)
+    assert line["model_mb"] == 2.0
+    assert line["train_peak_mb"] > 5
+    assert line["settings"] == {"act": "good", "first": 2}
+    assert {"commit", "machine", "date", "seed", "threads"} < set(line)
+    dataset = loaded(arena.data)
+    ids = np.tile(np.arange(2, 7), (len(dataset.test), 1))
+    expected = evaluate(Ranking(ids, -ids.astype(np.float32)), dataset).values
+    assert {name: line[name] for name in race.FIGURES} == pytest.approx({n: expected[n] for n in race.FIGURES})
+    assert sum(part["contribution"] for part in line["bins"]) == pytest.approx(line["P@5"])
+    assert [page.split()[:3] for page in arena.pages] == [["train", "0", "3"], ["predict", "0", "3"]]
+    assert not list((arena.out / "work").iterdir())
+
+
+def test_all_contestants_of_a_seed_run_before_the_next_seed(arena):
+    arena.race(arena.peer("b", act="good"), arena.peer("a", act="good"), seeds=2)
+    assert arena.told == [("test", "b", 0), ("test", "a", 0), ("test", "b", 1), ("test", "a", 1)]
+
+
+def test_a_time_out_is_a_result_and_leaves_no_process_behind(arena):
+    arena.race(arena.peer("slow", act="sleep"), arena.peer("plain", act="good"), limit=1.5)
+    slow, plain = arena.heard
+    assert (slow["status"], plain["status"]) == ("time-out", "ok")
+    assert 1.5 <= slow["process_seconds"] < 15
+    assert "P@1" not in slow
+    assert is_gone(int(Path(f"{arena.diary}.pid").read_text()))
+
+
+def test_a_time_out_is_not_waited_for_again_with_every_seed(arena):
+    slow = arena.peer("slow", act="sleep")
+    arena.race(slow, seeds=3, limit=0.5)
+    assert [line["status"] for line in arena.heard] == ["time-out"] * 3
+    assert arena.heard[2]["why"] == "not run, as seed 0 was not done within the limit"
+    assert len(arena.pages) == 1
+    arena.race(slow, seeds=4, limit=0.6)  # which may be enough
+    assert len(arena.pages) == 2
+
+
+def test_a_crash_is_a_result_with_its_last_words(arena):
+    arena.race(arena.peer("broken", act="crash"), arena.peer("plain", act="good"))
+    broken, plain = arena.heard
+    assert (broken["status"], plain["status"]) == ("crash", "ok")
+    assert broken["why"].splitlines() == ["train: exit code 1", "first line", "boom"]
+
+
+def test_a_ranking_that_makes_no_sense_is_a_crash(arena):
+    arena.race(arena.peer("wild", act="good", first=9))  # labels 9 to 13 of 12
+    assert arena.heard[0]["status"] == "crash"
+    assert "ranking row 0" in arena.heard[0]["why"]
+
+
+def test_what_cannot_be_started_is_a_crash(arena):
+    python = arena.folder / "environments" / "odd" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("not a program")
+    arena.race(arena.peer("odd", environment="odd", act="good"))
+    assert arena.heard[0]["status"] == "crash"
+    assert "denied" in arena.heard[0]["why"]
+
+
+def test_a_peer_that_is_not_installed_is_told_and_tried_again(arena):
+    peer = arena.peer("absent", environment="nowhere", act="good")
+    arena.race(peer)
+    assert arena.heard[0]["status"] == "not installed"
+    folder = arena.folder / "environments" / "nowhere"
+    folder.mkdir()
+    (folder / "failed.txt").write_text("no wheel for this machine\n")
+    arena.race(peer)
+    assert arena.heard[1]["why"] == "no wheel for this machine"
+    (folder / "failed.txt").unlink()
+    folder.rmdir()
+    environment(arena.folder / "environments", "nowhere")
+    arena.race(peer)
+    assert [line["status"] for line in arena.heard] == ["not installed", "not installed", "ok"]
+    assert [line["status"] for line in results.latest(arena.heard)] == ["ok"]
+
+
+def test_what_has_a_line_is_not_run_again_unless_its_settings_changed(arena):
+    arena.race(arena.peer("plain", act="good"), arena.peer("broken", act="crash"))
+    arena.race(arena.peer("plain", act="good"), arena.peer("broken", act="crash"), seeds=2)
+    assert arena.told[2:] == [("test", "plain", 1), ("test", "broken", 1)]
+    arena.race(arena.peer("plain", act="good", first=1))
+    assert arena.told[4:] == [("test", "plain", 0)]
+    assert arena.heard[-1]["settings"]["first"] == 1
+
+
+def test_a_run_that_was_interrupted_goes_on(arena):
+    def stop(line):
+        raise KeyboardInterrupt
+
+    contestants = [arena.peer("a", act="good"), arena.peer("b", act="good")]
+    with pytest.raises(KeyboardInterrupt):
+        arena.race(*contestants, heard=stop)
+    with (arena.out / results.NAME).open("ab") as file:
+        file.write(b'{"part": "te')  # as a machine that went down may leave it
+    arena.race(*contestants)
+    assert [line["contestant"] for line in results.read_results(arena.out / results.NAME)] == ["a", "b"]
+    assert [line["contestant"] for line in arena.heard] == ["b"]
+
+
+def test_control_c_ends_the_contestant_and_keeps_the_results(arena):
+    code = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2])\n"
+        "from zipfel.bench.contestants import peers; from zipfel.bench.race import Race, Rules\n"
+        "at = Path(sys.argv[1]); found = peers('plain,slow', at / 'benchmarks', at / 'environments')\n"
+        "Race(found, at / 'out', Rules(seeds=1), lambda *_: None, lambda _: None).run([at / 'tiny'])"
+    )
+    arena.peer("plain", act="good")
+    arena.peer("slow", act="sleep")
+    home = str(Path(zipfel.__file__).parent.parent)
+    running = subprocess.Popen([sys.executable, "-c", code, str(arena.folder), home], stderr=subprocess.PIPE)
+    sleeper = Path(f"{arena.diary}.pid")
+    patience = time.monotonic() + 30
+    while not (sleeper.exists() and sleeper.read_text()) and time.monotonic() < patience:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    assert "KeyboardInterrupt" in running.communicate(timeout=20)[1].decode()
+    assert is_gone(int(sleeper.read_text()))
+    assert [line["contestant"] for line in results.read_results(arena.out / results.NAME)] == ["plain"]
+
+
+def test_the_best_on_validation_is_tested_and_only_that(arena):
+    tuned = arena.peer("tuned", "[tune]\nfirst = [0, 3, 6]", act="good")
+    arena.race(tuned, arena.peer("plain", act="good"), seeds=2)
+    tried = {line["settings"]["first"]: line["P@1"] for line in arena.heard if line["part"] == "validation"}
+    assert sorted(tried) == [0, 3, 6]
+    best = max(tried, key=tried.__getitem__)
+    tested = [line["settings"] for line in arena.heard if (line["part"], line["contestant"]) == ("test", "tuned")]
+    assert tested == [{"act": "good", "first": best}] * 2
+    assert len(arena.told) == 3 + 2 * 2
+
+
+def test_who_needs_texts_of_labels_does_not_run_without(arena):
+    dataset = dataclasses.replace(zipfel.read(arena.data), Z=None)
+    arena.data = arena.folder / "bare"
+    zipfel.write(dataset, arena.data, "npz")
+    arena.race(arena.peer("texts", "label_texts = true", act="good"))
+    assert (arena.heard[0]["status"], arena.pages) == ("not applicable", [])
+
+
+def test_contestants_never_see_the_labels_that_they_are_judged_by(arena):
+    arena.race(arena.peer("plain", act="good"))
+    folder = arena.out / "features" / "synthetic-12"
+    assert {path.name for path in (folder / "test").iterdir()} == {
+        "X.trn.npz", "Y.trn.npz", "X.tst.npz", "Z.npz", "about.json",
+    }  # fmt: skip
+    about = orjson.loads((folder / "validation" / "about.json").read_bytes())
+    assert 80 <= about["points"] < 96  # of 96, a tenth is held out
+
+
+def test_counts_become_tf_idf_and_given_weights_stay(tmp_path):
+    counts, weights = np.array([[2, 0], [1, 1], [0, 3]]), np.array([[0.5, 0], [0.25, 1], [0, 2]])
+    for name, X in (("counts", counts), ("weights", weights)):
+        part = Part(np.eye(3), X)
+        zipfel.write(Dataset(part, Part(np.eye(3), X + 1), name=name), tmp_path / name, "npz")
+    lengths = np.sqrt(loaded(tmp_path / "counts").train.X.power(2).sum(axis=1))
+    assert lengths == pytest.approx([1, 1, 1])
+    assert (loaded(tmp_path / "weights").train.X.toarray() == weights).all()
+
+
+def test_k_is_deep_enough_for_filtered_pairs(tmp_path):
+    filtered = np.zeros((3, 9))
+    filtered[1, :2] = 1
+    test = Part(np.eye(3, 9), np.eye(3) + 1, filtered=filtered)
+    made = stage(Dataset(Part(np.eye(3, 9), np.eye(3)), test, name="x"), "test", tmp_path)
+    assert made.k == 7
+    other = Dataset(Part(np.eye(3, 9), np.eye(3)), dataclasses.replace(test, X=np.eye(3) + 2), name="x")
+    with pytest.raises(ConfigError, match="another data set called 'x'"):
+        stage(other, "test", tmp_path)
+
+
+def test_memory_of_whoever_starts_a_contestant_is_not_the_contestants(tmp_path):
+    held = np.ones(40_000_000)  # 320 MB
+    usage = tmp_path / "used.json"
+    command = [sys.executable, "-I", "-S", launch.__file__, "30", str(usage), str(tmp_path / "log")]
+    race._waited_for([*command, sys.executable, "-S", "-c", "x = bytearray(30_000_000)"], dict(os.environ))
+    used = orjson.loads(usage.read_bytes())
+    assert held.sum() == 40_000_000
+    assert 30 < used["peak_mb"] < 150
+    assert (used["code"], used["timed_out"]) == (0, False)
+
+
+def test_a_broken_line_in_the_middle_is_an_error(tmp_path):
+    path = tmp_path / results.NAME
+    path.write_bytes(b'{"part": \n{}\n')
+    with pytest.raises(DataError, match=r"results.jsonl:1: not a line of results"):
+        results.read_results(path)
+
+
+@pytest.mark.parametrize("rules", [{"seeds": 0}, {"limit": 0}, {"threads": 0}])
+def test_rules_that_make_no_sense_are_refused(rules):
+    with pytest.raises(ConfigError, match=f"{next(iter(rules))} must be at least"):
+        race.Rules(**rules)

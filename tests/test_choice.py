@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from scipy.sparse import csr_array, eye_array
+from sklearn.base import clone
+
+from zipfel.choice import Choice, choose, chosen, has_label_text, share_of_words, share_told
+from zipfel.data.dataset import Dataset, Part
+from zipfel.errors import ConfigError
+from zipfel.tagger import Tagger, dataset_of
+from zipfel.types import Sizes
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXTS = ["no paper in the printer", "paper jam in the printer", "no wifi in the office", "the wifi is slow"] * 10
+TAGS = [["printer"], ["printer"], ["wifi"], ["wifi"]] * 10
+CODES = [["B12"], ["B12"], ["90.7"], ["90.7"]] * 10
+
+
+@pytest.mark.parametrize(
+    ("points", "features", "labels", "text", "device", "model", "preset"),
+    [
+        (4_880, 1_836, 159, False, "cpu", "mnn", "default"),
+        (12_920, 500, 983, False, "cpu", "mnn", "default"),
+        (20_001, 500, 983, False, "cpu", "glas", "default"),
+        (20_001, 4_096, 983, False, "cpu", "lightdxml", "default"),
+        (45_000, 0, 4_271, False, "cuda", "lightdxml", "default"),
+        (14_508, 0, 11_292, True, "cpu", "decaf", "default"),
+        (500, 100, 10, True, "cpu", "decaf", "default"),
+        (200_000, 0, 20_000, True, "cpu", "decaf", "fast"),
+        (200_000, 0, 20_000, True, "cuda", "decaf", "default"),
+        (200_000, 0, 20_000, False, "cpu", "lightdxml", "fast"),
+    ],
+)
+def test_the_rule(points, features, labels, text, device, model, preset):
+    found = choose(Sizes(points, features, labels), text, device)
+    assert (found.model, found.preset) == (model, preset)
+    assert ("much for a CPU" in found.why) == (preset == "fast")
+
+
+def test_what_is_named_stays():
+    dataset = dataset_of(TEXTS, TAGS)
+    assert chosen(dataset, "dxml", "paper", "cpu") == Choice("dxml", "paper", "named")
+    assert chosen(dataset, "auto", "fast", "cpu") == Choice("decaf", "fast", "labels have texts")
+
+
+@pytest.mark.parametrize(
+    ("names", "share"),
+    [
+        (["printer", "paper jam", "office"], 1.0),
+        (["R07.1", "12345", "a", "printer"], 0.25),  # "1" and "a" are in the texts, and are no words
+        (["toner"], 0.0),
+        (["水", "火"], 0.5),
+        ([], 0.0),
+    ],
+)
+def test_names_are_words_where_documents_use_them(names, share):
+    assert share_of_words(names, {"text": [*TEXTS, "a 1 水"]}) == share
+
+
+def test_texts_of_labels_count_where_most_labels_have_one():
+    dataset = dataset_of(TEXTS, TAGS)
+    assert has_label_text(dataset)
+    assert not has_label_text(dataset_of(TEXTS, CODES))
+    assert has_label_text(dataset_of(TEXTS, CODES, {"B12": "printers", "90.7": "networks"}))
+    assert not has_label_text(dataset_of(TEXTS, [[*row, "C1", "C2"] for row in CODES], {"B12": "printers"}))
+    assert share_told({"title": ["a", " ", ""], "notes": ["", "b", ""]}) == pytest.approx(2 / 3)
+
+
+def test_features_of_labels_count_where_points_are_features():
+    dataset = Dataset(Part(csr_array(eye_array(3)), X=csr_array(eye_array(3))), label_names=["one", "two", "three"])
+    assert not has_label_text(dataset)
+    assert has_label_text(dataclasses.replace(dataset, Z=csr_array([[1, 0, 0], [0, 1, 0], [0, 0, 0]])))
+    assert not has_label_text(dataclasses.replace(dataset, Z=csr_array([[1, 0, 0], [0, 0, 0], [0, 0, 0]])))
+
+
+def auto(**given: object) -> Tagger:
+    options = {"settings": {"dimension": 8, "epochs": 2}, "text": {"min_count": 1}, "device": "cpu"}
+    return Tagger(**{**options, **given})
+
+
+def test_a_tagger_without_a_model_takes_what_fits_and_says_so(tmp_path):
+    tagger = auto().fit(TEXTS, CODES)
+    assert tagger.chosen_ == Choice("mnn", "default", "labels have no texts, and 40 points are few")
+    assert tagger.get_params() == auto().get_params()
+    assert tagger.model == "auto"
+    tagger.save(tmp_path / "model")
+    loaded = Tagger.load(tmp_path / "model", device="cpu")
+    assert loaded.chosen_ == tagger.chosen_
+    assert loaded.model == "auto"
+    assert loaded.predict(TEXTS[:4], k=1) == tagger.predict(TEXTS[:4], k=1)
+    assert "B13" in loaded.partial_fit(["toner"], [["B13"]]).classes_
+
+
+def test_a_clone_chooses_anew():
+    tagger = auto(settings={"dimension": 8, "epochs": 2}).fit(TEXTS, CODES)
+    other = clone(tagger)
+    assert other.get_params() == tagger.get_params()
+    assert not hasattr(other, "chosen_")
+    assert other.fit(TEXTS, TAGS).chosen_.model == "decaf"
+    assert clone(Tagger()).get_params() == Tagger().get_params()
+
+
+def test_a_warm_start_goes_on_with_what_was_chosen():
+    tagger = auto(warm_start=True).fit(TEXTS, CODES)
+    assert tagger.fit(TEXTS, TAGS).chosen_.model == "mnn"  # a new model would be decaf
+    assert tagger.classes_ == ["90.7", "B12", "printer", "wifi"]
+
+
+def test_settings_that_the_chosen_model_does_not_know_are_told_with_its_name():
+    told = r"model auto is mnn here \(labels have no texts, and 40 points are few\): unknown setting 'beta'"
+    with pytest.raises(ConfigError, match=told):
+        auto(settings={"beta": 0.5}).fit(TEXTS, CODES)
+    with pytest.raises(ConfigError, match=r"model auto is decaf here .*: unknown preset 'fats'; did you mean 'fast'"):
+        auto(preset="fats").fit(TEXTS, TAGS)
+    with pytest.raises(ConfigError, match="mnn has vectors of points, not of labels"):
+        auto().fit(TEXTS, CODES).nearest_labels("B12")
+
+
+def test_a_model_saved_before_there_was_a_choice_is_read(tmp_path, monkeypatch):
+    tagger = auto(model="mnn", preset="fast").fit(TEXTS, CODES)
+    older = dataclasses.replace(saved := tagger.saved(), about={k: v for k, v in saved.about.items() if k != "chosen"})
+    monkeypatch.setattr(tagger, "saved", lambda: older)
+    tagger.save(tmp_path / "model")
+    assert Tagger.load(tmp_path / "model", device="cpu").chosen_ == Choice("mnn", "fast", "named")

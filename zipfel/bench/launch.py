@@ -1,0 +1,70 @@
+"""Runs one command with a limit and tells what it used: `python launch.py SECONDS USAGE.json LOG COMMAND ...`.
+
+A script without imports from zipfel, so that it stays small: on Linux the peak memory of a process begins with that of
+the process which started it, and whoever runs a bench holds whole data sets. Time-outs, and whoever ends this process,
+end the command with all that it has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+PATIENCE = 0.02  # seconds between two looks at the command
+
+
+def launched(command: list[str], limit: float, log: str) -> dict[str, Any]:
+    """Run a command to its end, or to the limit; return its exit code, seconds, and memory in MB."""
+    parent, started = os.getppid(), time.monotonic()
+    environment = {**os.environ, "BENCH_STARTED": str(time.time())}
+    with open(log, "ab") as out:  # noqa: PTH123 (pathlib would be one more thing to load)
+        try:
+            child = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
+        except OSError as error:
+            out.write(f"{error}\n".encode())
+            return {"code": 127, "timed_out": False, "seconds": 0.0, "cpu_seconds": 0.0, "peak_mb": 0.0}
+    ended: Any = (0, 0, None)
+    timed_out = False
+    try:
+        while not ended[0]:
+            time.sleep(PATIENCE)
+            ended = os.wait4(child.pid, os.WNOHANG)
+            timed_out = not ended[0] and time.monotonic() - started > limit
+            if timed_out or os.getppid() != parent:
+                break
+    finally:
+        _end(child.pid)
+    _, status, used = ended if ended[0] else os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return {
+        "code": child.returncode,
+        "timed_out": timed_out,
+        "seconds": time.monotonic() - started,
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+        "peak_mb": used.ru_maxrss / 1000,
+    }
+
+
+def _end(group: int) -> None:
+    """Kill whatever is left of a process group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def main(words: list[str]) -> None:
+    """Run what the command line says, and write down what it used."""
+    for asked in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(asked, lambda *_: sys.exit(143))  # by way of `finally`
+    used = launched(words[3:], float(words[0]), words[2])
+    with open(words[1], "w") as out:  # noqa: PTH123
+        json.dump(used, out)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

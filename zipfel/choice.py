@@ -1,0 +1,107 @@
+"""Which model, where none is named: a rule of sizes, texts of labels and device, and what it rests on.
+
+P@1 on test, preset `default` unless said, where the rule was read off (docs/guide/train.md, docs/papers):
+
+| | label text | points | features | glas | mnn | dxml | lightdxml | decaf (fast) |
+|---|---|---|---|---|---|---|---|---|
+| Bibtex | no | 4,880 | 1,836 | 63.6 | **65.8** | 64.2 | 63.7 | |
+| Delicious | no | 12,920 | 500 | 67.5 | 67.8 | **68.3** | 53.2 | |
+| LF-PubMedMeSH | yes | 22,777 | words | 72.1 | 70.6 | 66.9 | 73.0 | **75.9** |
+| EURLEX57K | yes | 45,000 | words | 91.4 | 91.4 | 89.4 | **91.6** | 90.9 |
+| LF-DebianRelated | yes | 24,053 | words | | | | **44.6** | 44.0 |
+| ICD-10-CM | yes | 14,508 | words | 62.0 (fast) | | | | **66.8** |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zipfel.data.dataset import Dataset, Texts, pick
+from zipfel.data.tokens import tokenize
+from zipfel.types import Sizes
+
+AUTO = "auto"
+FEW_POINTS = 20_000  # up to which remembered points vote: more of them cost memory and time with every tagged text
+FEW_FEATURES = 4096  # below which one linear layer says too little: GLaS puts a ReLU behind it
+MUCH_WORK = 10**9  # points × labels of a pass, from which `default` takes hours on a CPU
+LOOKED_AT = 5000  # documents and names that tell whether names are words
+WORDS = 0.5  # of the labels that must have a text, or a name of words that documents use
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A model and a preset, and why these."""
+
+    model: str
+    preset: str
+    why: str = "named"
+
+
+def chosen(dataset: Dataset, model: str, preset: str, device: str) -> Choice:
+    """Return the model and preset to train: those that are named, or what the rule says of "auto".
+
+    A preset other than "default" stays as it is named.
+    """
+    if model != AUTO:
+        return Choice(model, preset)
+    found = choose(dataset.sizes, has_label_text(dataset), device)
+    return found if preset == "default" else Choice(found.model, preset, found.why)
+
+
+def choose(sizes: Sizes, label_text: bool, device: str) -> Choice:
+    """Return the model and preset for data of these sizes; `features` is 0 where points are texts.
+
+    >>> choose(Sizes(30_000, 0, 10_000), True, "cpu")
+    Choice(model='decaf', preset='default', why='labels have texts')
+    """
+    slow = device == "cpu" and sizes.points * sizes.labels > MUCH_WORK
+    preset = "fast" if slow else "default"
+    hurry = f"; {sizes.points:,} points × {sizes.labels:,} labels are much for a CPU" if slow else ""
+    if label_text:
+        return Choice("decaf", preset, f"labels have texts{hurry}")
+    if sizes.points <= FEW_POINTS:
+        return Choice("mnn", preset, f"labels have no texts, and {sizes.points:,} points are few{hurry}")
+    if 0 < sizes.features < FEW_FEATURES:
+        return Choice("glas", preset, f"labels have no texts, and {sizes.features:,} features are few{hurry}")
+    return Choice("lightdxml", preset, f"labels have no texts{hurry}")
+
+
+def has_label_text(dataset: Dataset) -> bool:
+    """Tell whether most labels have a text that a model could read: one that is given, or a name of words."""
+    if dataset.train.texts is None:
+        return dataset.Z is not None and float(np.mean(np.diff(dataset.Z.indptr) > 0)) >= WORDS
+    if dataset.label_texts is not None:
+        return share_told(dataset.label_texts) >= WORDS
+    return bool(dataset.label_names) and share_of_words(dataset.label_names or (), dataset.train.texts) >= WORDS
+
+
+def share_told(texts: Texts) -> float:
+    """Return the share of labels that have a text in one of the fields."""
+    rows = [any(text.strip() for text in row) for row in zip(*texts.values(), strict=True)]
+    return float(np.mean(rows)) if rows else 0.0
+
+
+def share_of_words(names: Sequence[str], texts: Texts) -> float:
+    """Return the share of names with a word that (some of) the documents use; codes such as R07.1 have none.
+
+    >>> share_of_words(["paper jam", "R07.1", "12345"], {"text": ["the paper is 1 of 12345"]})
+    0.3333333333333333
+    """
+    used = {token for column in texts.values() for text in _some(column) for token in tokenize(text)}
+    looked_at = _some(names)
+    found = [any(_is_word(token) and token in used for token in tokenize(name)) for name in looked_at]
+    return float(np.mean(found)) if found else 0.0
+
+
+def _some(items: Sequence[str]) -> list[str]:
+    """Return at most so many items as are looked at, from the first to the last."""
+    rows = np.linspace(0, len(items) - 1, min(len(items), LOOKED_AT)).astype(np.int64)
+    return pick(items, rows)
+
+
+def _is_word(token: str) -> bool:
+    """Tell a word from a number or a letter; one sign is a word in scripts that need no more."""
+    return token.isalpha() and (len(token) > 1 or not token.isascii())

@@ -1,0 +1,63 @@
+"""How much memory there is, and how much of it this process holds."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+
+def free_memory(device: str = "cpu") -> int:
+    """Return the bytes that are free on this machine, or in its GPU, or as many as its container may still take."""
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[0])
+    lines = _lines("/proc/meminfo")
+    available = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
+    if not available:  # not Linux
+        available = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if hasattr(os, "sysconf") else [1 << 62]
+    limit, used = (_lines(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    if limit and used and limit[0].isdigit():
+        available.append(max(0, int(limit[0]) - int(used[0])))
+    return min(available)
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+@contextmanager
+def watched() -> Iterator[list[int]]:
+    """Yield a place that holds the most bytes that this process had since."""
+    peak, stop = [held_memory()], threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.02):
+            peak[0] = max(peak[0], held_memory())
+
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        stop.set()
+        thread.join()
+
+
+def held_memory() -> int:
+    """Return the bytes that this process holds in memory; elsewhere than on Linux, the most that it has held."""
+    pages = _lines("/proc/self/statm")
+    if pages:
+        return int(pages[0].split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    import resource  # which Windows has not
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
