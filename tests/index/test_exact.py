@@ -91,12 +91,16 @@ def test_no_more_scores_than_a_chunk_are_held(monkeypatch):
     assert len(seen) > 50
 
 
-@given(points=st.integers(0, 4), vectors=st.integers(1, 40), width=st.integers(1, 50), seed=st.integers(0, 99))
-def test_the_way_of_a_gpu_finds_the_same(points, vectors, width, seed):
-    """Its short numbers are whole ones here, and all that ties is found by id."""
-    generator = torch.Generator().manual_seed(seed)
-    queries, rows = (torch.randint(-3, 4, (size, 3), generator=generator).float() for size in (points, vectors))
+@given(
+    points=st.integers(0, 4), vectors=st.integers(1, 90), width=st.integers(1, 50), group=st.integers(1, 5),
+    chunk=st.integers(1, 400), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_the_way_of_a_gpu_finds_the_same(points, vectors, width, group, chunk, seed):
+    """Its short numbers are whole ones here, and many tie."""
+    queries, rows = (torch.randint(-3, 4, (size, 3), generator=seeded(seed)).float() for size in (points, vectors))
     index = ExactIndex(rows)
-    found, wanted = index._search_on_gpu(queries, width), index.search(queries, width)
-    assert torch.equal(found.scores.sort(dim=1).values, wanted.scores.sort(dim=1).values)
-    assert torch.equal(found.ids.sort(dim=1).values, wanted.ids.sort(dim=1).values)
+    with patch.multiple(exact, GROUP=group, WIDE=chunk, SLACK=2):
+        found = index._search_on_gpu(queries, width)
+    wanted = index.search(queries, width)
+    assert torch.equal(found.ids, wanted.ids)
+    assert torch.equal(found.scores, wanted.scores)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from unittest.mock import patch
 
 import pytest
 import reference
@@ -10,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zipfel.nn import encoders
 from zipfel.nn.encoders import (
     AveragingNetwork,
     NormedLinear,
@@ -398,3 +401,27 @@ def test_what_is_dropped_takes_no_gradient():
     found = dropped(values, 0.5, seeded(1))
     found.sum().backward()
     assert torch.equal(values.grad, 2.0 * (found != 0))
+
+
+@given(sizes=st.lists(st.integers(1, 9), max_size=6), piece=st.integers(1, 4), seed=st.integers(0, 99))
+def test_sums_of_pieces_are_sums(sizes, piece, seed):
+    generator = torch.Generator().manual_seed(seed)
+    total, rows = sum(sizes), torch.randn(5, 3, generator=generator)
+    ids, weights = torch.randint(5, (total,), generator=generator), torch.randn(total, generator=generator)
+    bags = Bags(ids, weights, torch.tensor([0, *itertools.accumulate(sizes)]))
+    with patch.object(encoders, "PIECE", piece):
+        found = encoders.sum_of_pieces(ids, rows, bags)
+    torch.testing.assert_close(found, encoders.weighted_sum(ids, rows, bags))
+
+
+def test_bags_that_are_reused_give_the_same_gradients_and_are_turned_once():
+    ids, weights, offsets = torch.tensor([1, 0, 1, 3]), torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 2, 2, 4])
+    slopes = []
+    for bags in (Bags(ids, weights, offsets), encoders.Reused(ids, weights, offsets)):
+        table = Table(5, 2, torch.Generator().manual_seed(0), scale=1.0).train()
+        (table(bags) * torch.arange(6.0).view(3, 2)).sum().backward()
+        slopes.append((table.touched[0][0].tolist(), table.touched[0][1].grad.tolist()))
+    assert slopes[0] == slopes[1]
+    assert slopes[0][0] == [0, 1, 3]
+    with patch.object(encoders.Turned, "of", side_effect=AssertionError):
+        Table(5, 2, torch.Generator(), scale=1.0).train()(bags)

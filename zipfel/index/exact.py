@@ -11,12 +11,14 @@ from torch import Tensor
 
 from zipfel.types import Shortlist
 
-CHUNK, WIDE = 1 << 24, 1 << 28  # scores held at a time, on a CPU and on a GPU
+CHUNK, WIDE = 1 << 24, 1 << 30  # scores held at a time, on a CPU and on a GPU
 SLACK = 16  # columns beyond those wanted, in which most ties for the last place end
 BLOCK = 512  # vectors that go into a product at a time
+GROUP = 64  # neighbouring scores of which a GPU looks at the largest first
 GATHERED = 1 << 26  # numbers gathered at a time on a GPU
 SPARE = 8  # candidates beyond k: what differs in the index may tie as a score, and ties go to the lower id
 
+Best = Callable[[Tensor, int], Tensor]  # as `largest`
 Multiplied = Callable[[Tensor, Tensor], Tensor]  # queries [B, D] and vectors [L, D] to inner products [B, L]
 
 
@@ -42,23 +44,23 @@ class ExactIndex:
         """Return the `width` vectors with the largest inner product for each query, by id; ties go to the lower id."""
         if queries.is_cuda:
             return self._search_on_gpu(queries, width)
-        return self._search(queries, width, CHUNK, products)
+        return self._search(queries, width, CHUNK, products, largest)
 
     def _search_on_gpu(self, queries: Tensor, width: int) -> Shortlist:
         """Find some more in short numbers (TF32), whose products are 6 × as fast, and keep the best by whole ones."""
-        ids = self._search(queries, width + SLACK, WIDE, short_products).ids
+        ids = self._search(queries, width + SLACK, WIDE, short_products, largest_of_groups).ids
         scores = row_products(queries, self.vectors, ids)
         best = largest(scores, width)
         return Shortlist(ids.gather(1, best), scores.gather(1, best))
 
-    def _search(self, queries: Tensor, width: int, room: int, multiplied: Multiplied) -> Shortlist:
+    def _search(self, queries: Tensor, width: int, room: int, multiplied: Multiplied, best: Best) -> Shortlist:
         points, width = len(queries), min(width, len(self.vectors))
         ids = torch.empty(points, 0, dtype=torch.long, device=queries.device)  # of the best so far
         values = torch.empty(points, 0, device=queries.device)
         step = max(width, room // max(points, 1))
         for start in range(0, len(self.vectors), step):
             scores = multiplied(queries, self.vectors[start : start + step])  # [B, chunk]
-            columns = largest(scores, width)
+            columns = best(scores, width)
             ids = torch.cat([ids, columns + start], dim=1)
             values = torch.cat([values, scores.gather(1, columns)], dim=1)
             kept = largest(values, width)
@@ -141,6 +143,19 @@ def largest(scores: Tensor, width: int) -> Tensor:
         beyond = tied & ~within
         columns[beyond] = _lowest_of_tied(scores[beyond], last[beyond], width)
     return columns
+
+
+def largest_of_groups(scores: Tensor, width: int) -> Tensor:
+    """Return what `largest` does: the best are in groups whose best are the largest, which a GPU finds soon."""
+    groups = scores.shape[1] // GROUP
+    if groups < 4 * width:
+        return largest(scores, width)
+    tops = scores[:, : groups * GROUP].view(len(scores), groups, GROUP).amax(dim=2)  # [B, groups]
+    inside = torch.arange(GROUP, device=scores.device)
+    columns = (GROUP * largest(tops, width)[:, :, None] + inside).flatten(1)
+    rest = torch.arange(groups * GROUP, scores.shape[1], device=scores.device).expand(len(scores), -1)
+    columns = torch.cat([columns, rest], dim=1)
+    return columns.gather(1, largest(scores.gather(1, columns), width))
 
 
 def _first_of_tied(columns: Tensor, values: Tensor, width: int) -> Tensor:

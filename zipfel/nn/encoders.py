@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from zipfel.types import Bags
+
+PIECE = 256  # entries of a bag that a GPU sums one by one
 
 
 class Table(nn.Module):
@@ -29,10 +32,10 @@ class Table(nn.Module):
         """Return the weighted sums, [B, D]; an empty bag is 0."""
         if not (self.training and torch.is_grad_enabled()):
             return weighted_sum(bags.ids, self.rows, bags)
-        unique, places = unique_ids(bags.ids)
-        leaf = self.rows.new_empty(1, 1).expand(len(unique), self.rows.shape[1])  # takes a gradient, but no memory
-        self.touched.append((unique, leaf.requires_grad_()))
-        return _BagSum.apply(leaf, self.rows, places, bags)  # type: ignore[no-any-return, no-untyped-call]
+        turned = bags.turned if isinstance(bags, Reused) else Turned.of(bags)
+        leaf = self.rows.new_empty(1, 1).expand(len(turned.unique), self.rows.shape[1])  # a gradient, but no memory
+        self.touched.append((turned.unique, leaf.requires_grad_()))
+        return _BagSum.apply(leaf, self.rows, bags, turned.by_id)  # type: ignore[no-any-return, no-untyped-call]
 
     def gather(self, ids: Tensor) -> Tensor:
         """Return the rows of unique ids, [U, D], in training as a leaf whose gradient the optimiser will find."""
@@ -55,23 +58,56 @@ def weighted_sum(ids: Tensor, rows: Tensor, bags: Bags) -> Tensor:
     )
 
 
+class Turned(NamedTuple):
+    """Bags seen from their ids: which there are, and a bag for each with the places of the bags that hold it."""
+
+    unique: Tensor  # [U] sorted
+    by_id: Bags  # U bags
+
+    @classmethod
+    def of(cls, bags: Bags) -> Turned:
+        """Turn bags round."""
+        unique, places = unique_ids(bags.ids)
+        order = places.argsort(stable=True)
+        points = torch.arange(len(bags), device=order.device)
+        owners = points.repeat_interleave(bags.offsets.diff(), output_size=len(order))  # [T]
+        offsets = F.pad(places.bincount(minlength=len(unique)).cumsum(0), (1, 0))  # [U + 1]
+        return cls(unique, Bags(owners[order], bags.weights[order], offsets))
+
+
+class Reused(Bags):
+    """Bags that are summed step after step, such as texts of labels: they are turned round once."""
+
+    @cached_property
+    def turned(self) -> Turned:
+        """The bags seen from their ids."""
+        return Turned.of(self)
+
+
 class _BagSum(torch.autograd.Function):
     """The weighted sum, and its gradient as one too: the bag of a row holds the points that hold the row."""
 
     @staticmethod
-    def forward(ctx: Any, leaf: Tensor, rows: Tensor, places: Tensor, bags: Bags) -> Tensor:
-        ctx.size, ctx.places, ctx.bags = len(leaf), places, bags
+    def forward(ctx: Any, leaf: Tensor, rows: Tensor, bags: Bags, by_id: Bags) -> Tensor:
+        ctx.by_id = by_id
         return weighted_sum(bags.ids, rows.detach(), bags)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        bags, order = ctx.bags, ctx.places.argsort(stable=True)
-        points = torch.arange(len(bags), device=order.device)
-        owners = points.repeat_interleave(bags.offsets.diff(), output_size=len(order))  # [T]
-        offsets = F.pad(ctx.places.bincount(minlength=ctx.size).cumsum(0), (1, 0))  # [U + 1]
-        by_row = Bags(owners[order], bags.weights[order], offsets)
-        return weighted_sum(by_row.ids, gradient.contiguous(), by_row), None, None, None
+        summed = sum_of_pieces if gradient.is_cuda else weighted_sum
+        return summed(ctx.by_id.ids, gradient.contiguous(), ctx.by_id), None, None, None
+
+
+def sum_of_pieces(ids: Tensor, rows: Tensor, bags: Bags) -> Tensor:
+    """Return `weighted_sum` of bags that are not empty, in two goes: a GPU sums a bag one by one, however long."""
+    pieces = (bags.offsets.diff() + PIECE - 1) // PIECE  # [B]
+    ends = F.pad(pieces.cumsum(0), (1, 0))
+    owners = torch.arange(len(bags), device=ids.device).repeat_interleave(pieces)  # [P]
+    starts = bags.offsets[owners] + PIECE * (torch.arange(len(owners), device=ids.device) - ends[owners])
+    parts = weighted_sum(ids, rows, Bags(ids, bags.weights, torch.cat([starts, bags.offsets[-1:]])))  # [P, D]
+    everything = torch.arange(len(owners), device=ids.device)
+    return F.embedding_bag(everything, parts, ends, mode="sum", include_last_offset=True)
 
 
 def steady_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
