@@ -32,7 +32,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 # Models that can be put together in another way, which must hold all the same.
 VARIANTS = {
     "decaf, beam": {**SETTINGS["decaf"], "shortlist": "beam", "beam": 4, "first_epochs": 4, "first_rate": 0.02},
-    "decaf, hnsw": {**SETTINGS["decaf"], "shortlist": "hnsw", "beam": 4, "first_epochs": 4, "first_rate": 0.02},
     "decaf, parabel": {**SETTINGS["decaf"], "shortlist": "parabel", "beam": 4, "first_epochs": 4, "first_rate": 0.02},
     "decaf, ensemble": {**SETTINGS["decaf"], "learners": 2, "epochs": 5},
 }
