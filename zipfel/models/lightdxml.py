@@ -49,7 +49,7 @@ EXACT = 50_000  # labels up to which looking at all of them beats a graph: docs/
 class LightSettings:
     """Settings of LightDXML. Defaults are ours, chosen on validation; the preset `paper` has those of Table V."""
 
-    dimension: int = setting(1024, "width D of the vectors of tokens, points and labels")
+    dimension: int = setting(2048, "width D of the vectors of tokens, points and labels")
     tokens: str = setting("random", "token vectors at the start: random, fasttext (learned from train), or a file")
     relu: bool = setting(False, "ReLU at the end of the label encoder, Eq. (4)")
     cosine: bool = setting(True, "points and classifiers have length 1; one scale and offset for all labels")
@@ -104,7 +104,7 @@ PRESETS: dict[str, LightSettings] = {
         keep=1.0, dropout=0.5, epochs=16, steps=1, cycle=8, label_epochs=8, rate=0.006, beta=0.75,
     ),
     "default": LightSettings(),
-    "fast": LightSettings(epochs=2, steps=200, rate=0.004),
+    "fast": LightSettings(dimension=1024, epochs=2, steps=200, rate=0.004),
 }  # fmt: skip
 
 
