@@ -946,12 +946,13 @@ def test_new_labels_are_scored_by_their_texts_at_once(kind, tagger):
 
 def test_new_labels_are_judged_with_caution_by_hand():
     """The fifth best of others scores 0.5, level 0: what new labels say beyond it counts for 0.3 of it."""
-    others = torch.tensor([[0.9, 0.8, 0.7, 0.6, 0.5, 0.4], [0.1, 0.0, 0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    others = torch.zeros(2, 9, dtype=torch.float64)
+    others[0] = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
     found = cautious(torch.tensor([[10.0, -10.0], [0.0, 5.0]], dtype=torch.float64), others)
     assert found[0].tolist() == pytest.approx([reference.sigmoid(3.0), reference.sigmoid(-3.0)])
     level = math.log(1e-12)  # as low as it goes
     assert found[1].tolist() == pytest.approx([reference.sigmoid(0.7 * level), reference.sigmoid(0.7 * level + 1.5)])
-    few = cautious(torch.tensor([[4.0]], dtype=torch.float64), torch.tensor([[0.9, 0.5]], dtype=torch.float64))
+    few = cautious(torch.tensor([[4.0]], dtype=torch.float64), torch.tensor([[0.9, 0.5, 0.1]], dtype=torch.float64))
     assert few.item() == pytest.approx(reference.sigmoid(1.2))
 
 

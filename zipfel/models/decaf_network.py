@@ -224,7 +224,8 @@ def cautious(products: Tensor, learned: Tensor) -> Tensor:
     Nobody has told them which points are not theirs, so they are too sure of themselves. What they say beyond the fifth
     best of the others counts for a third, and so does what they fall short of it: they are found, and seldom first.
     """
-    fifth = learned.topk(min(FIFTH, learned.shape[1]), dim=1).values[:, -1:]  # [B, 1]
+    place = min(FIFTH, (learned.shape[1] + 1) // 2)  # the middle one, where there are few
+    fifth = learned.topk(place, dim=1).values[:, -1:]  # [B, 1]
     level = torch.logit(fifth, eps=1e-12)
     return torch.sigmoid(level + CAUTION * (products - level))
 
