@@ -512,6 +512,22 @@ def test_the_beam_is_the_least_that_finds_85_of_100_labels(monkeypatch):
     assert 1 <= chosen_beam(network, part) <= 16
 
 
+@pytest.mark.parametrize(
+    ("judged", "validation", "asked"), [("validation", 0.2, 60), ("validation", 0, 300), ("train", 0.2, 240)]
+)
+def test_which_points_decide_on_the_beam(monkeypatch, judged, validation, asked):
+    """What S was trained on it finds too easily."""
+    seen, plain = [], shortlisters.chosen_beam
+
+    def spy(network: Network, part: Part) -> int:
+        seen.append(len(part))
+        return plain(network, part)
+
+    monkeypatch.setattr(shortlisters, "chosen_beam", spy)
+    fitted({**BEAM, "beam": None, "epochs": 1, "first_epochs": 1}, validation=validation, judged=judged)
+    assert seen[0] == pytest.approx(asked, abs=10)  # some points have no label
+
+
 def test_a_shortlist_holds_at_most_5_of_100_clusters_unless_told():
     _, network = with_heads()
     assert chosen_beam(network, planted(100)) == 1  # one at least
@@ -988,7 +1004,8 @@ def test_which_labels_are_new_outlives_saving_and_ends_with_learning(tmp_path, s
 
 def test_the_paper_preset():
     paper = PRESETS["paper"]
-    assert (paper.learners, paper.shortlist, paper.missed, paper.loss) == (3, "beam", False, "logistic")
+    assert (paper.learners, paper.shortlist, paper.judged, paper.missed) == (3, "beam", "train", False)
+    assert paper.loss == "logistic"
     assert (paper.label_text, paper.refinement, paper.start, paper.tokens, paper.lite) == (
         True, True, "text", "random", False,
     )  # fmt: skip

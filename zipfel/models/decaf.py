@@ -65,7 +65,10 @@ class DecafSettings:
         "parabel at leaves of a tree; left open: none or beam, as they fit",
     )
     clusters: int | None = setting(None, "K, a power of two; left open: the largest up to a quarter of the labels")
-    beam: int | None = setting(None, "clusters opened; left open: so that 85 % of train's labels are found")
+    beam: int | None = setting(None, "clusters opened; left open: so that 85 % of the labels of `judged` are found")
+    judged: Literal["train", "validation"] = setting(
+        "validation", "points that decide on the beam; train, where nothing is held out"
+    )
     loss: Literal["logistic", "decoupled"] = setting(
         "decoupled", "of Module IV: each label for itself, or each right label against all wrong ones"
     )
@@ -137,8 +140,8 @@ class DecafSettings:
 
 PRESETS: dict[str, DecafSettings] = {
     "paper": DecafSettings(  # D, K and the beam follow the size of the data, as the authors' do
-        dimension=512, learners=3, shortlist="beam", loss="logistic", missed=False, cosine=False, relu=True,
-        residual=True, drop=0.2, batch=255, epochs=10, steps=1, rate=0.008, halve=True, first_drop=0.5,
+        dimension=512, learners=3, shortlist="beam", judged="train", loss="logistic", missed=False, cosine=False,
+        relu=True, residual=True, drop=0.2, batch=255, epochs=10, steps=1, rate=0.008, halve=True, first_drop=0.5,
         first_epochs=20, first_rate=0.01,
     ),
     "default": DecafSettings(),

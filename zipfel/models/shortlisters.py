@@ -29,9 +29,9 @@ from zipfel.training.run import Run, State
 from zipfel.training.trainer import Schedule, train
 from zipfel.types import Bags, stored
 
-RECALL = 0.85  # of train's labels that the beam must find
-WIDEST = 0.05  # of all labels that a shortlist holds
-JUDGED = 10_000  # points of train that choose the beam
+RECALL = 0.85  # of labels that the beam must find
+WIDEST, MOST = 0.05, 256  # of all clusters that are opened, and of any number of them
+JUDGED = 10_000  # points that choose the beam
 LEAF, LEAVES = 100, 10  # labels of a leaf, and leaves that are reached, at most
 
 
@@ -56,7 +56,10 @@ class Task:
 def beam_of_clusters(task: Task) -> None:
     """Open the clusters of Module II that score best."""
     task.network.heads = task.H
-    task.network.beam = chosen_beam(task.network, task.lesson.train)
+    part, validation = task.lesson.train, task.lesson.validation
+    if validation is not None and len(validation) and task.network.settings.judged == "validation":
+        part = validation
+    task.network.beam = chosen_beam(task.network, part)
 
 
 def nearest_labels(task: Task) -> None:
@@ -135,12 +138,13 @@ def nodes_of_points(Y: csr_array, leaves: NDArray[np.int32], count: int) -> csr_
 
 
 def chosen_beam(network: Network, part: Part) -> int:
-    """Return the least B with which the shortlists hold 85 % of train's labels, and at most 5 % of all labels."""
+    """Return the least B with which the shortlists hold 85 % of a part's labels; at most 5 % of all labels, and 256."""
     if network.settings.beam:
         return min(network.settings.beam, len(network.heads))
     judged = part.take(np.linspace(0, len(part) - 1, min(len(part), JUDGED)).astype(np.int64))
     ranks = cluster_ranks(network, judged)
-    return max(1, min(int(np.quantile(ranks, RECALL, method="higher")) + 1, int(WIDEST * len(network.heads))))
+    most = min(MOST, int(WIDEST * len(network.heads)))
+    return max(1, min(int(np.quantile(ranks, RECALL, method="higher")) + 1, most))
 
 
 def shortlists(network: Network, number: int, part: Part, run: Run) -> Tensor | None:
