@@ -30,7 +30,15 @@ from zipfel.index.tree import TreeIndex
 from zipfel.models import base, decaf, decaf_network, shortlisters
 from zipfel.models.base import Ensemble, Learner, labelled, listed
 from zipfel.models.decaf import PRESETS, Decaf, DecafSettings
-from zipfel.models.decaf_network import Heads, Network, cluster_ranks, clustered_labels, head_offset, padded_bags
+from zipfel.models.decaf_network import (
+    Heads,
+    Network,
+    cautious,
+    cluster_ranks,
+    clustered_labels,
+    head_offset,
+    padded_bags,
+)
 from zipfel.models.shortlisters import chosen_beam, label_sums
 from zipfel.tagger import Tagger, settings_of
 from zipfel.training.run import Run
@@ -221,17 +229,6 @@ def test_scores_sum_up_to_the_number_of_right_labels(validation, changes):
     network, part = tagger.model_.networks[0], planted(300, seed=3)
     scores = torch.sigmoid(network.ready()(bags(part.X)) @ network.vectors.T + network.offset)
     assert scores.sum().item() / part.Y.nnz == pytest.approx(1, abs=0.15)
-
-
-def test_a_share_of_labels_is_learned_by_text_alone():
-    network, Z = network_of(cosine=False, cold=0.5).train(), bags(label_texts())
-    everything = torch.arange(LABELS)
-    plain, alone = network.classifiers(everything, Z), network.cold_classifiers(Z)
-    mixed = network.classifiers(everything, Z, 0.0, seeded())
-    by_text = torch.isclose(mixed, alone, atol=1e-6).all(dim=1)
-    assert 8 < by_text.sum() < 28
-    torch.testing.assert_close(mixed[~by_text], plain[~by_text])
-    assert not torch.isclose(plain, alone, atol=1e-6).all(dim=1).any()
 
 
 def moved(tagger: Tagger) -> set[str]:
@@ -647,7 +644,7 @@ def opened_by_hand(kind: str, network: Network, x: list[float]) -> dict[int, tup
 def test_scores_by_hand(kind, tagger):
     """s = σ(w · x + offset) σ(h · x), the second factor with clusters, for the labels of the clusters opened."""
     network, X = tagger.model_.networks[0], planted(5, seed=1).X
-    learner: Learner = network.learner(tagger.model_.counts)
+    learner: Learner = network.learner(tagger.model_.counts, LABELS)
     found = learner.rank(X, 4)
     offset, level = network.offset.item(), head_offset(len(network.heads), network.settings)
     by_modules = zip(network.ready()(bags(X)).tolist(), network.seeking()(bags(X)).tolist(), strict=True)
@@ -830,7 +827,7 @@ def test_what_only_learning_needs_is_not_served(kind, tagger, tmp_path):
     served = {"tokens.rows", "scale", "offset", "vectors", "heads", "clusters",
               "finder.tokens.rows", *(f"{part}documents.{name}" for part in ("", "finder.")
               for name in ("R", "alpha", "beta", "left"))}  # fmt: skip
-    assert set(saved.serve) == {f"networks.0.{name}" for name in served} | {"counts", "beams"}
+    assert set(saved.serve) == {f"networks.0.{name}" for name in served} | {"counts", "beams", "learned"}
 
 
 @pytest.mark.parametrize("kind", ["exact", "beam", "lite", "hnsw", "parabel"], indirect=True)
@@ -947,12 +944,50 @@ def test_new_labels_are_scored_by_their_texts_at_once(kind, tagger):
     assert sorted(ids[0]) == list(range(LABELS + 2))
 
 
+def test_new_labels_are_judged_with_caution_by_hand():
+    """The fifth best of others scores 0.5, level 0: what new labels say beyond it counts for 0.3 of it."""
+    others = torch.tensor([[0.9, 0.8, 0.7, 0.6, 0.5, 0.4], [0.1, 0.0, 0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    found = cautious(torch.tensor([[10.0, -10.0], [0.0, 5.0]], dtype=torch.float64), others)
+    assert found[0].tolist() == pytest.approx([reference.sigmoid(3.0), reference.sigmoid(-3.0)])
+    level = math.log(1e-12)  # as low as it goes
+    assert found[1].tolist() == pytest.approx([reference.sigmoid(0.7 * level), reference.sigmoid(0.7 * level + 1.5)])
+    few = cautious(torch.tensor([[4.0]], dtype=torch.float64), torch.tensor([[0.9, 0.5]], dtype=torch.float64))
+    assert few.item() == pytest.approx(reference.sigmoid(1.2))
+
+
+def test_new_labels_leave_the_others_in_order_and_are_found(kind, tagger, tmp_path):
+    X, before = planted(30, seed=1).X, tagger.rank(planted(30, seed=1).X, LABELS)
+    model = deepcopy(tagger.model_)
+    model.add_label_texts(label_texts()[[COLD, 3, 10]])
+    after = model.learner().rank(X, LABELS + 3)
+    for row in range(len(before)):
+        others = after.ids[row][after.ids[row] < LABELS]
+        top = min(5, len(others))
+        assert others[:top].tolist() == before.ids[row][:top].tolist()
+    own = model.learner().rank(label_texts()[[COLD, 3, 10]], 10).ids
+    assert all(LABELS + number in own[number] for number in range(3))
+
+
+@pytest.mark.parametrize("settings_", [SMALL, {**BEAM, "beam": 2}], ids=["exact", "beam"])
+def test_which_labels_are_new_outlives_saving_and_ends_with_learning(tmp_path, settings_):
+    tagger = tagging(settings_)
+    count = len(tagger.classes_)
+    tagger.add_labels({"row9 column1": "row1 column1"})
+    loaded = loaded_from(tagger, tmp_path / "model").set_params(warm_start=True)
+    assert loaded.model_.learned == tagger.model_.learned == count
+    some = sentences(planted(40, seed=2))
+    assert np.array_equal(loaded.rank(some, 5).scores, tagger.rank(some, 5).scores)
+    loaded.fit(["row1 column1"] * 20, [["row9 column1"]] * 20)
+    assert loaded.model_.learned == count + 1
+    assert loaded.predict(["row1 column1"], 1)[0][0].label == "row9 column1"
+
+
 # --- Presets and settings ---------------------------------------------------------------------------------------------
 
 
 def test_the_paper_preset():
     paper = PRESETS["paper"]
-    assert (paper.learners, paper.shortlist, paper.missed, paper.loss, paper.cold) == (3, "beam", False, "logistic", 0)
+    assert (paper.learners, paper.shortlist, paper.missed, paper.loss) == (3, "beam", False, "logistic")
     assert (paper.label_text, paper.refinement, paper.start, paper.tokens, paper.lite) == (
         True, True, "text", "random", False,
     )  # fmt: skip
@@ -997,7 +1032,6 @@ def test_small_data_has_smaller_batches_then_more_passes(points, schedule):
           "batch", "epochs", "first_epochs", "steps", "patience")),
         ({"drop": 1}, r"drop must lie in \[0, 1\); found 1"),
         ({"first_drop": -0.1}, r"first_drop must lie in \[0, 1\); found -0.1"),
-        ({"cold": 1.5}, r"cold must lie in \[0, 1\]; found 1.5"),
         ({"loss": "softmax"}, "logistic, decoupled"),
         ({"keep": 0}, r"keep must lie in \(0, 1\]; found 0"),
         ({"clusters": 12}, "clusters must be a power of two; found 12"),

@@ -22,15 +22,18 @@ from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index import load_index
-from zipfel.index.exact import all_products, products
+from zipfel.index.exact import SPARE, ExactIndex, all_products, products
 from zipfel.labelspace.centroids import sparse_centroids
 from zipfel.labelspace.clusters import balanced_clusters
 from zipfel.models.base import BATCH, Ensemble, Learner, Lesson, labelled, share_right
 from zipfel.models.decaf_network import (
+    FIFTH,
     Finder,
     Heads,
+    Likely,
     Network,
     batches,
+    cautious,
     clustered_labels,
     encoded,
     head_offset,
@@ -40,7 +43,7 @@ from zipfel.models.shortlisters import MAKERS, Task, grow, label_sums, place, sh
 from zipfel.models.tokens import start_tokens
 from zipfel.negatives import pooled
 from zipfel.nn import losses
-from zipfel.nn.encoders import Table
+from zipfel.nn.encoders import Reused, Table
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import stored
@@ -80,9 +83,6 @@ class DecafSettings:
         True, "text blocks have a residual layer R; without it they leave sums of tokens as they are"
     )
     keep: float = setting(1.0, "share of features that a step keeps")
-    cold: float = setting(
-        0.0, "share of labels that a step knows by their texts alone, as it will those that come later"
-    )
     drop: float = setting(0.5, "share of numbers that a step drops behind each ReLU")
     first_drop: float = setting(0.5, "the same in Module I")
     batch: int = setting(512, "points a step; fewer, where they are fewer than `steps` steps")
@@ -113,8 +113,6 @@ class DecafSettings:
         for name in ("drop", "first_drop"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} must lie in [0, 1); found {getattr(self, name)}")
-        if not 0 <= self.cold <= 1:
-            raise ConfigError(f"cold must lie in [0, 1]; found {self.cold}")
         if not 0 < self.keep <= 1:
             raise ConfigError(f"keep must lie in (0, 1]; found {self.keep}")
         if self.clusters is not None and self.clusters & (self.clusters - 1):
@@ -160,6 +158,7 @@ class Decaf(nn.Module):
         self.settings, self.features, self.Z = settings, features, csr_array((labels, features), dtype=np.float32)
         self.networks = nn.ModuleList(Network(features, labels, settings, generator) for _ in range(settings.learners))
         self.register_buffer("counts", torch.zeros(labels, dtype=torch.int32))
+        self.learned = labels  # those behind them, which came later, are known by their texts alone
 
     # --- 3.1 Training ------------------------------------------------------------------------------------------------
 
@@ -185,7 +184,7 @@ class Decaf(nn.Module):
                 outcomes[-1].interrupted = True
             if outcomes[-1].interrupted:
                 break
-        self.networks = self.networks[: len(outcomes)]
+        self.networks, self.learned = self.networks[: len(outcomes)], len(self.counts)
         return Outcome(outcomes[0].best, outcomes[0].best_epoch, sum(outcome.epochs for outcome in outcomes),
                        sum(outcome.seconds for outcome in outcomes), outcomes[-1].interrupted)  # fmt: skip
 
@@ -328,7 +327,7 @@ class Decaf(nn.Module):
         """Do Module IV: the classifiers, against the labels of shortlists or all."""
         part, device, settings, Z = lesson.train, self.counts.device, self.settings, self.texts()
         everything = torch.arange(len(self.counts), device=device)
-        all_texts = None if Z is None or near is not None else bags(Z).to(device)
+        all_texts = None if Z is None or near is not None else Reused.of(bags(Z).to(device))
         index = network.shortlister()
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
@@ -350,7 +349,7 @@ class Decaf(nn.Module):
         def precision() -> float:
             assert lesson.validation is not None
             network.compose(Z)
-            return share_right(network.learner(self.counts), lesson.validation)
+            return share_right(network.learner(self.counts, len(self.counts)), lesson.validation)
 
         parts = learning(documents=network.documents, labels=network.labels, refinement=network.refinement,
                          combination=network.combination, scale=network.scale, offset=network.offset)  # fmt: skip
@@ -372,7 +371,7 @@ class Decaf(nn.Module):
 
     def learner(self) -> Learner | Ensemble:
         """Return what prediction needs."""
-        learners = [network.learner(self.counts) for network in self.each()]
+        learners = [network.learner(self.counts, self.learned) for network in self.each()]
         return learners[0] if len(learners) == 1 else Ensemble(learners)
 
     @torch.no_grad()
@@ -380,7 +379,10 @@ class Decaf(nn.Module):
         """Return the scores that the first learner gives labels of which only texts [n, V] are known, [B, n]."""
         network = self.each()[0].eval()
         W = network.cold_classifiers(bags(Z).to(queries.device))
-        scores = torch.sigmoid((all_products(queries, W) + network.offset).double())
+        best = ExactIndex(network.vectors[: self.learned]).search(queries, FIFTH + SPARE).ids
+        likely = Likely(network.vectors, network.offset.detach(), self.counts, self.learned)
+        learned = torch.sigmoid(likely.products(queries, best))
+        scores = cautious((all_products(queries, W) + network.offset).double(), learned)
         return scores.float() * (queries.abs().amax(dim=1, keepdim=True) > 0)
 
     # --- Labels that come later, and saving --------------------------------------------------------------------------
@@ -427,6 +429,7 @@ class Decaf(nn.Module):
             train[f"Z.{name}"] = torch.from_numpy(getattr(self.Z, name))
         serve = {name: value for name, value in state.items() if name not in train}
         serve["beams"] = torch.tensor([network.beam for network in self.each()])
+        serve["learned"] = torch.tensor(self.learned)
         if self.settings.shortlist == "hnsw":
             for number, network in enumerate(self.each()):
                 graph = network.neighbours().state()
@@ -463,6 +466,7 @@ def restored(sizes: Mapping[str, int], settings: DecafSettings, serve: State, tr
         if settings.shortlist == "hnsw":
             network.graph = load_index("hnsw", named(state, f"networks.{number}.graph."), network.heads)
     model.counts = state["counts"]
+    model.learned = int(state.get("learned", torch.tensor(sizes["labels"])))
     model.load_state_dict({name: state[name] for name in model.state_dict()}, assign=True)
     parts = (train[f"Z.{name}"].numpy() for name in ("data", "indices", "indptr"))
     model.Z = csr_array(tuple(parts), shape=(sizes["labels"], sizes["features"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # which imports this
 
 Shortlister = BeamIndex | NearIndex  # has `open`, `labels` of what it opens, and `search`, which is both
 
+FIFTH, CAUTION = 5, 0.3  # chosen on validation of LF-PubMedMeSH: docs/papers/decaf.md
 SCALE = 2.5  # times ln n: what cosines with n classifiers are multiplied by at the start
 
 
@@ -77,18 +78,9 @@ class Network(nn.Module):
     def classifiers(
         self, labels: Tensor, texts: Bags | None, drop: float = 0.0, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return w_l = σ(α_L) ⊙ ẑ¹_l + σ(β_L) ⊙ ẑ²_l of labels [S] with their texts, [S, D].
-
-        In learning, with `cold`, a share of labels is known by text alone, ẑ²_l = E z_l, as those that come later are.
-        """
-        if texts is None:
-            return self.scaled(self.refinement.gather(labels))
-        sums: Tensor = self.tokens(texts)
-        text = self.labels(sums, drop, generator) if self.settings.residual else sums
-        refined = self.refinement.gather(labels) if self.settings.refinement else None
-        if refined is not None and generator is not None and self.settings.cold:
-            draws = torch.rand(len(labels), 1, generator=generator).to(sums.device)
-            refined = torch.where(draws < self.settings.cold, sums, refined)
+        """Return w_l = σ(α_L) ⊙ ẑ¹_l + σ(β_L) ⊙ ẑ²_l of labels [S] with their texts, [S, D]."""
+        text = self.label_texts(texts, drop, generator) if texts is not None else None
+        refined = self.refinement.gather(labels) if self.settings.refinement or text is None else None
         return self.scaled(self.combination(text, refined))
 
     def cold_classifiers(self, texts: Bags) -> Tensor:
@@ -140,14 +132,15 @@ class Network(nn.Module):
             self.graph.add(self.heads[len(self.graph) :])
         return ExactIndex(self.heads) if isinstance(self.graph, ExactIndex) else self.graph  # which may have been moved
 
-    def learner(self, counts: Tensor) -> Learner:
-        """Return what prediction needs."""
-        device, offset, index = self.vectors.device, self.offset.detach(), self.shortlister()
+    def learner(self, counts: Tensor, learned: int) -> Learner:
+        """Return what prediction needs; labels behind the first `learned` are known by their texts alone."""
+        device, index = self.vectors.device, self.shortlister()
+        likely = Likely(self.vectors, self.offset.detach(), counts, learned)
         if index is None:
-            return Learner(self.ready(), ExactIndex(self.vectors), Likely(self.vectors, offset, counts), device)
+            return Learner(self.ready(), ExactIndex(self.vectors[:learned]), likely, device)
         plain = self.settings.shortlist in ("hnsw", "parabel")
         level = None if plain else head_offset(len(self.heads), self.settings)
-        likely = Likely(self.vectors, offset, counts, index.width, level)
+        likely = replace(likely, found=index.width, head_offset=level)
         return Learner(self.ready(), index, likely, device, None if self.finder is None else self.seeking())
 
 
@@ -188,11 +181,15 @@ class Ready(nn.Module):
 
 @dataclass(frozen=True)
 class Likely:
-    """Scores labels by s_l = σ(w_l · x) · σ(h_m · x), the second factor where S finds labels by their clusters m."""
+    """Scores labels by s_l = σ(w_l · x) · σ(h_m · x), the second factor where S finds labels by their clusters m.
+
+    Labels that came later, of which only texts are known, are all looked at, and judged with caution: `cautious`.
+    """
 
     vectors: Tensor  # w [L, D]
     offset: Tensor
     counts: Tensor  # [L]
+    learned: int  # labels that were there when the model learned
     found: int | None = None  # how many labels are on a shortlist
     head_offset: float | None = None  # of clusters' scores, where they count
 
@@ -204,10 +201,32 @@ class Likely:
     def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
         """Rank labels. In float64: in float32 the last bit of a sigmoid depends on its place in the batch."""
         ids = known(queries, shortlist)
-        scores = torch.sigmoid((row_products(queries, self.vectors, ids.clamp_min(0)) + self.offset).double())
+        ids = ids.masked_fill(ids >= self.learned, -1)
+        scores = torch.sigmoid(self.products(queries, ids))
         if self.head_offset is not None:
             scores = scores * torch.sigmoid(shortlist.scores.double() + self.head_offset)
+        if self.learned < len(self.vectors):
+            later = ExactIndex(self.vectors[self.learned :]).search(queries, k + SPARE)
+            more = known(queries, Shortlist(later.ids + self.learned, later.scores))
+            low = scores.masked_fill(ids < 0, 0)
+            scores = torch.cat([scores, cautious(self.products(queries, more), low)], dim=1)
+            ids = torch.cat([ids, more], dim=1)
         return with_others(ids, listed(scores), self.counts, k)
+
+    def products(self, queries: Tensor, ids: Tensor) -> Tensor:
+        """Return w · x + offset of each query's labels, [B, W]."""
+        return (row_products(queries, self.vectors, ids.clamp_min(0)) + self.offset).double()
+
+
+def cautious(products: Tensor, learned: Tensor) -> Tensor:
+    """Return scores of labels of which only texts are known, [B, n], from w · x [B, n] and scores of the others [B, W].
+
+    Nobody has told them which points are not theirs, so they are too sure of themselves. What they say beyond the fifth
+    best of the others counts for a third, and so does what they fall short of it: they are found, and seldom first.
+    """
+    fifth = learned.topk(min(FIFTH, learned.shape[1]), dim=1).values[:, -1:]  # [B, 1]
+    level = torch.logit(fifth, eps=1e-12)
+    return torch.sigmoid(level + CAUTION * (products - level))
 
 
 def head_offset(count: int, settings: DecafSettings) -> float:

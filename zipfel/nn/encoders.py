@@ -78,6 +78,11 @@ class Turned(NamedTuple):
 class Reused(Bags):
     """Bags that are summed step after step, such as texts of labels: they are turned round once."""
 
+    @classmethod
+    def of(cls, bags: Bags) -> Reused:
+        """Return the same bags."""
+        return cls(bags.ids, bags.weights, bags.offsets)
+
     @cached_property
     def turned(self) -> Turned:
         """The bags seen from their ids."""
