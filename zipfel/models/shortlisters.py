@@ -87,9 +87,9 @@ def tree_of_labels(task: Task) -> None:
 
 
 def length_of_lists(task: Task) -> int:
-    """Return how many labels the clusters hold that S would open."""
+    """Return how many labels the clusters hold on average that S would open."""
     beam_of_clusters(task)
-    return task.network.beam * math.ceil(len(task.network.vectors) / len(task.H))
+    return task.network.beam * len(task.network.vectors) // len(task.H)
 
 
 def tree_sizes(labels: int, width: int) -> tuple[int, int]:
