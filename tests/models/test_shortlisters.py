@@ -262,6 +262,9 @@ def test_a_graph_grows_by_labels_that_come_and_is_saved_with_them(tmp_path):
     model = tagger.model_
     graphs = [network.graph for network in model.networks]
     model.add_label_texts(csr_array(np.eye(2, WORDS, 3, dtype=np.float32)))
+    model.learner()
+    assert [len(graph) for graph in graphs] == [LABELS] * 2  # they join once they are learned
+    model.learned = LABELS + 2
     before = [network.shortlister().search(network.heads[-2:], 1).ids for network in model.networks]
     for network, graph, ids in zip(model.networks, graphs, before, strict=True):
         assert network.graph is graph  # nothing is built anew

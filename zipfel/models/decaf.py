@@ -435,7 +435,7 @@ class Decaf(nn.Module):
         serve["learned"] = torch.tensor(self.learned)
         if self.settings.shortlist == "hnsw":
             for number, network in enumerate(self.each()):
-                graph = network.neighbours().state()
+                graph = network.neighbours(self.learned).state()
                 serve |= {f"networks.{number}.graph.{name}": value for name, value in graph.items()}
         return serve, train
 
@@ -457,6 +457,7 @@ def restored(sizes: Mapping[str, int], settings: DecafSettings, serve: State, tr
     model = Decaf(0, 0, replace(settings, learners=len(beams)), torch.Generator())
     model.settings, model.features = settings, sizes["features"]
     state = {**serve, **train}
+    model.learned = int(state.get("learned", sizes["labels"]))
     for number, network in enumerate(model.each()):
         network.beam = beams[number]
         state.setdefault(f"networks.{number}.tokens.rows", state["networks.0.tokens.rows"])  # of DECAF-lite
@@ -467,9 +468,9 @@ def restored(sizes: Mapping[str, int], settings: DecafSettings, serve: State, tr
         for name in ("vectors", "heads", "clusters"):
             setattr(network, name, state[f"networks.{number}.{name}"])
         if settings.shortlist == "hnsw":
-            network.graph = load_index("hnsw", named(state, f"networks.{number}.graph."), network.heads)
+            graph = named(state, f"networks.{number}.graph.")
+            network.graph = load_index("hnsw", graph, network.heads[: model.learned])
     model.counts = state["counts"]
-    model.learned = int(state.get("learned", torch.tensor(sizes["labels"])))
     model.load_state_dict({name: state[name] for name in model.state_dict()}, assign=True)
     parts = (train[f"Z.{name}"].numpy() for name in ("data", "indices", "indptr"))
     model.Z = csr_array(tuple(parts), shape=(sizes["labels"], sizes["features"]))

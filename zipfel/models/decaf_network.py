@@ -113,28 +113,30 @@ class Network(nn.Module):
         """Return what encodes points for S."""
         return self.ready() if self.finder is None else Ready(self.finder.tokens, self.finder.documents, self.settings)
 
-    def shortlister(self) -> Shortlister | None:
-        """Return what finds labels; None where all are looked at."""
+    def shortlister(self, learned: int | None = None) -> Shortlister | None:
+        """Return what finds (so many of) the labels; None where all are looked at."""
         if not len(self.heads):
             return None
-        return NearIndex(self.neighbours(), self.beam) if self.settings.shortlist == "hnsw" else self.by_clusters()
+        hnsw = self.settings.shortlist == "hnsw"
+        return NearIndex(self.neighbours(learned), self.beam) if hnsw else self.by_clusters()
 
     def by_clusters(self) -> BeamIndex:
         """Return what finds labels by their clusters, or the leaves of a tree."""
         kind = TreeIndex if self.settings.shortlist == "parabel" else BeamIndex
         return kind(self.heads, self.clusters, self.beam)
 
-    def neighbours(self) -> Index:
-        """Return HNSW over the labels' vectors, or what takes its place; labels that have come since join it."""
+    def neighbours(self, learned: int | None = None) -> Index:
+        """Return HNSW over vectors of (so many) labels, or what takes its place; those learned since join it."""
+        heads = self.heads[:learned]
         if self.graph is None:
-            self.graph = build_index("hnsw", self.heads)
-        elif len(self.graph) < len(self.heads):
-            self.graph.add(self.heads[len(self.graph) :])
-        return ExactIndex(self.heads) if isinstance(self.graph, ExactIndex) else self.graph  # which may have been moved
+            self.graph = build_index("hnsw", heads)
+        elif len(self.graph) < len(heads):
+            self.graph.add(heads[len(self.graph) :])
+        return ExactIndex(heads) if isinstance(self.graph, ExactIndex) else self.graph  # which may have been moved
 
     def learner(self, counts: Tensor, learned: int) -> Learner:
         """Return what prediction needs; labels behind the first `learned` are known by their texts alone."""
-        device, index = self.vectors.device, self.shortlister()
+        device, index = self.vectors.device, self.shortlister(learned)
         likely = Likely(self.vectors, self.offset.detach(), counts, learned)
         if index is None:
             return Learner(self.ready(), ExactIndex(self.vectors[:learned]), likely, device)
