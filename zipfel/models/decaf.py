@@ -145,7 +145,7 @@ PRESETS: dict[str, DecafSettings] = {
         first_epochs=20, first_rate=0.01,
     ),
     "default": DecafSettings(),
-    "fast": DecafSettings(dimension=640, epochs=4, steps=200),
+    "fast": DecafSettings(dimension=512, epochs=4, steps=200),
 }  # fmt: skip
 
 
