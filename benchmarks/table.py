@@ -44,7 +44,7 @@ def text(lines: Sequence[Line]) -> str:
 def about(lines: Sequence[Line]) -> str:
     """Return one sentence on how the figures came about."""
     seeds = max((row.seeds for data in data_sets(lines) for row in rows(lines, data)), default=0)
-    peers = len({line["contestant"] for line in lines if not line["ours"]})
+    peers = len({line["contestant"] for line in lines if not line["ours"] and line["status"] == OK})
     dates = sorted({line["date"] for line in lines})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     where = f"{together(lines, 'machine')}, threads {together(lines, 'threads')}"
@@ -76,7 +76,9 @@ def _pair(ours: Row, peers: dict[str, Row], goal: str) -> str:
 def ahead(lines: Sequence[Line], data: str) -> bool:
     """Tell whether our model is ahead of every peer in all four figures."""
     ours, peers = chosen(lines, data), best_peers(lines, data)
-    return ours is not None and all(ours.means[goal] > peer.means[goal] for goal, peer in peers.items())
+    if ours is None or not peers or ours.seeds < max(peer.seeds for peer in peers.values()):
+        return False
+    return all(ours.means[goal] > peer.means[goal] for goal, peer in peers.items())
 
 
 def unfinished(lines: Sequence[Line]) -> list[str]:

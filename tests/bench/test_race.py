@@ -48,7 +48,7 @@ def test_a_result_holds_what_was_measured_and_what_the_ranking_is_worth(arena):
     assert {name: line[name] for name in race.FIGURES} == pytest.approx({n: expected[n] for n in race.FIGURES})
     assert sum(part["contribution"] for part in line["bins"]) == pytest.approx(line["P@5"])
     assert [page.split()[:3] for page in arena.pages] == [["train", "0", "3"], ["predict", "0", "3"]]
-    assert not list((arena.out / "work").iterdir())
+    assert not list((arena.out / race.WORK).iterdir())
 
 
 def test_all_contestants_of_a_seed_run_before_the_next_seed(arena):

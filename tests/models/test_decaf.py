@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,29 @@ def test_scores_sum_up_to_the_number_of_right_labels(validation, changes):
     network, part = tagger.model_.networks[0], planted(300, seed=3)
     scores = torch.sigmoid(network.ready()(bags(part.X)) @ network.vectors.T + network.offset)
     assert scores.sum().item() / part.Y.nnz == pytest.approx(1, abs=0.15)
+
+
+@pytest.mark.parametrize("settings_", [SMALL, BEAM], ids=["exact", "beam"])
+def test_points_without_labels_decide_nothing(settings_):
+    """A validation of which nothing is right must not tell that nothing ever is."""
+    empty = replace(planted(60, seed=5), Y=csr_array((60, LABELS), dtype=np.float32))
+    tagger = Tagger("decaf", settings={**settings_, "beam": None}, device="cpu")
+    tagger.fit_dataset(Dataset(planted(), Z=label_texts(), validation=empty))
+    assert tagger.outcome_.best is None
+    assert tagger.model_.networks[0].offset.item() > -40
+    assert tagger.score(planted(60, seed=1).X, planted(60, seed=1).Y) > 0.3
+
+
+def test_filtered_pairs_do_not_count_where_scores_sum_up():
+    part = labelled(planted())
+    others = np.roll(part.Y.toarray(), 1, axis=1) * (1 - part.Y.toarray())  # labels that share a word
+    filtered = csr_array(others)
+    tagger = Tagger("decaf", settings={**SMALL, "epochs": 8}, device="cpu", validation=0)
+    network = tagger.fit_dataset(Dataset(replace(part, filtered=filtered), Z=label_texts())).model_.networks[0]
+    scores = torch.sigmoid(network.ready()(bags(part.X)) @ network.vectors.T + network.offset)
+    left = scores.masked_fill(torch.from_numpy(filtered.toarray()) > 0, 0).sum().item()
+    assert left / part.Y.nnz == pytest.approx(1, abs=0.02)
+    assert scores.sum().item() > 1.05 * left
 
 
 def moved(tagger: Tagger) -> set[str]:
@@ -663,6 +687,7 @@ def test_scores_by_hand(kind, tagger):
     learner: Learner = network.learner(tagger.model_.counts, LABELS)
     found = learner.rank(X, 4)
     offset, level = network.offset.item(), head_offset(len(network.heads), network.settings)
+    added = network.settings.loss == "decoupled"
     by_modules = zip(network.ready()(bags(X)).tolist(), network.seeking()(bags(X)).tolist(), strict=True)
     for row, (x, sought) in enumerate(by_modules):
         opened, by_clusters = (
@@ -670,8 +695,12 @@ def test_scores_by_hand(kind, tagger):
             kind not in ("exact", "lite exact", "hnsw", "parabel"),
         )
         scores = {
-            label: reference.sigmoid(reference.dot(network.vectors[label].tolist(), x) + offset)
-            * (reference.sigmoid(head + level) if by_clusters else 1)
+            label: reference.sigmoid(
+                reference.dot(network.vectors[label].tolist(), x)
+                + offset
+                + (math.log(reference.sigmoid(head + level)) if by_clusters and added else 0)
+            )
+            * (reference.sigmoid(head + level) if by_clusters and not added else 1)
             for labels, head in opened.values()
             for label in labels
         }
@@ -962,14 +991,15 @@ def test_new_labels_are_scored_by_their_texts_at_once(kind, tagger):
 
 def test_new_labels_are_judged_with_caution_by_hand():
     """The fifth best of others scores 0.5, level 0: what new labels say beyond it counts for 0.3 of it."""
-    others = torch.zeros(2, 9, dtype=torch.float64)
-    others[0] = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
-    found = cautious(torch.tensor([[10.0, -10.0], [0.0, 5.0]], dtype=torch.float64), others)
+    others = torch.tensor([[0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]] * 3, dtype=torch.float64)
+    there = torch.ones(3, 9, dtype=torch.bool)
+    there[1, [0, 1, 5, 6, 7, 8]] = False  # of 0.7, 0.6 and 0.5 the middle one
+    there[2] = False
+    found = cautious(torch.tensor([[10.0, -10.0]] * 3, dtype=torch.float64), others, there)
     assert found[0].tolist() == pytest.approx([reference.sigmoid(3.0), reference.sigmoid(-3.0)])
-    level = math.log(1e-12)  # as low as it goes
-    assert found[1].tolist() == pytest.approx([reference.sigmoid(0.7 * level), reference.sigmoid(0.7 * level + 1.5)])
-    few = cautious(torch.tensor([[4.0]], dtype=torch.float64), torch.tensor([[0.9, 0.5, 0.1]], dtype=torch.float64))
-    assert few.item() == pytest.approx(reference.sigmoid(1.2))
+    level = math.log(0.6 / 0.4)
+    assert found[1, 0].item() == pytest.approx(reference.sigmoid(level + 0.3 * (10 - level)))
+    assert found[2].max() < 1e-6  # among nothing there is nothing to stand before
 
 
 def test_new_labels_leave_the_others_in_order_and_are_found(kind, tagger, tmp_path):

@@ -27,6 +27,7 @@ from zipfel.errors import ConfigError, ZipfelError
 from zipfel.types import Ranking
 
 FIGURES = [f"{name}@{k}" for name in ("P", "nDCG", "PSP", "coverage") for k in (1, 3, 5)]
+WORK = ".zipfel-bench"  # in the folder of results, while a contestant runs: a name that nobody else has
 LAST_LINES = 12  # of what a contestant that crashed has said
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 
@@ -107,7 +108,7 @@ class Race:
         """Run a job and write down its result, unless that is there already."""
         self.number += 1
         data, lines = stage.dataset.name, results.read_results(self.path)
-        if job.key(data) in results.finished(lines):
+        if job.key(data) in results.finished(lines, self.rules.limit):
             return
         self.told(data, job, self.number, self.total)
         about = {**self._about(job, data), **stage.dataset.sizes._asdict()}
@@ -172,7 +173,7 @@ def outcome(job: Job, stage: Stage, out: Path, rules: Rules) -> Line:
         return {"status": NOT_INSTALLED, "why": missing}
     if job.contestant.needs_label_texts and stage.dataset.Z is None:
         return {"status": NOT_APPLICABLE, "why": "labels have no texts"}
-    work = out / "work"
+    work = out / WORK
     work.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=work) as folder:
         return _measured(job, stage, Path(folder), rules)
@@ -262,4 +263,4 @@ def folder_name(data: str) -> str:
 
 def cleared(out: Path) -> None:
     """Take away what a run that was killed left behind."""
-    shutil.rmtree(out / "work", ignore_errors=True)
+    shutil.rmtree(out / WORK, ignore_errors=True)

@@ -54,9 +54,13 @@ def key(line: Line) -> tuple[Any, ...]:
     return (line["part"], line["data"], line["contestant"], line["seed"], settings)
 
 
-def finished(lines: Iterable[Line]) -> set[tuple[Any, ...]]:
-    """Return what need not be run again; what was not installed may be by now."""
-    return {key(line) for line in lines if line["status"] != NOT_INSTALLED}
+def finished(lines: Iterable[Line], limit: float = 0) -> set[tuple[Any, ...]]:
+    """Return what need not be run again; what was not installed may be by now, and a time-out ends with more time."""
+    return {
+        key(line)
+        for line in lines
+        if line["status"] != NOT_INSTALLED and (line["status"] != TIMED_OUT or line["limit"] >= limit)
+    }
 
 
 def latest(lines: Iterable[Line]) -> list[Line]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cache
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ GROUP = 64  # neighbouring scores of which a GPU looks at the largest first
 GATHERED = 1 << 26  # numbers gathered at a time on a GPU
 SPARE = 8  # candidates beyond k: what differs in the index may tie as a score, and ties go to the lower id
 
+SHORTENED = Lock()
 Best = Callable[[Tensor, int], Tensor]  # as `largest`
 Multiplied = Callable[[Tensor, Tensor], Tensor]  # queries [B, D] and vectors [L, D] to inner products [B, L]
 
@@ -84,12 +86,13 @@ def products(queries: Tensor, vectors: Tensor) -> Tensor:
 
 def short_products(queries: Tensor, vectors: Tensor) -> Tensor:
     """Return all inner products, [B, L], of numbers that a GPU shortens to TF32."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        return (queries @ vectors.T).float()
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+    with SHORTENED:  # the switch is one for all threads
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = True
+        try:
+            return (queries @ vectors.T).float()
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:

@@ -170,7 +170,8 @@ class Decaf(nn.Module):
         part, warm = labelled(lesson.train), bool(self.counts.any())
         self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.counts))).to(self.counts)
         self.take_texts(lesson.Z)
-        lesson = replace(lesson, train=part)
+        held = None if lesson.validation is None else labelled(lesson.validation)
+        lesson = replace(lesson, train=part, validation=held if held is not None and len(held) else None)
         if self.settings.tokens != "random" and not warm:
             for network in self.each():
                 start_tokens(network.tokens, lesson, self.settings.tokens, self.settings.spread, run)  # DECAF-FFT
@@ -211,15 +212,18 @@ class Decaf(nn.Module):
     @torch.no_grad()
     def level(self, network: Network, part: Part) -> None:
         """Set the offset, which the loss does not learn: on average, scores of all labels sum up to the right ones."""
-        if not len(part):
-            return
         count = min(len(part), max(16, SCORES // len(self.counts)))
         some = part.take(np.linspace(0, len(part) - 1, count).astype(np.int64))
         scores = products(encoded(network, some, np.arange(count)), network.vectors)
-        low, high = -100.0 - float(scores.max()), 100.0 - float(scores.min())
+        right = some.Y.nnz
+        if some.filtered is not None:
+            scores[torch.from_numpy(np.stack(some.filtered.nonzero())).unbind()] = -torch.inf
+            right -= some.Y.multiply(some.filtered).nnz
+        most = float(scores.abs().nan_to_num(posinf=0.0).max())
+        low, high = -100.0 - most, 100.0 + most
         for _ in range(40):  # of which each halves what is left
             middle = (low + high) / 2
-            many = float(torch.sigmoid(scores + middle).sum()) > some.Y.nnz
+            many = float(torch.sigmoid(scores + middle).sum()) > right
             low, high = (low, middle) if many else (middle, high)
         network.offset.fill_(middle)
 
@@ -299,7 +303,7 @@ class Decaf(nn.Module):
         if tokens:
             parts.tokens = network.tokens
         network.tokens.eval()
-        judge = precision if lesson.validation is not None and len(lesson.validation) else None
+        judge = precision if lesson.validation is not None else None
         if train(run, stage, parts, len(part), objective, schedule, judge).interrupted:
             raise KeyboardInterrupt
 
@@ -359,7 +363,7 @@ class Decaf(nn.Module):
         if not settings.lite:
             parts.tokens = network.tokens
         network.tokens.eval()
-        judge = precision if lesson.validation is not None and len(lesson.validation) else None
+        judge = precision if lesson.validation is not None else None
         schedule = self.schedule(part, settings.epochs, settings.rate)
         return train(run, f"module-4-{number}", parts, len(part), objective, schedule, judge)
 
@@ -385,7 +389,7 @@ class Decaf(nn.Module):
         best = ExactIndex(network.vectors[: self.learned]).search(queries, FIFTH + SPARE).ids
         likely = Likely(network.vectors, network.offset.detach(), self.counts, self.learned)
         learned = torch.sigmoid(likely.products(queries, best))
-        scores = cautious((all_products(queries, W) + network.offset).double(), learned)
+        scores = cautious((all_products(queries, W) + network.offset).double(), learned, best >= 0)
         return scores.float() * (queries.abs().amax(dim=1, keepdim=True) > 0)
 
     # --- Labels that come later, and saving --------------------------------------------------------------------------

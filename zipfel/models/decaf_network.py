@@ -118,12 +118,12 @@ class Network(nn.Module):
         if not len(self.heads):
             return None
         hnsw = self.settings.shortlist == "hnsw"
-        return NearIndex(self.neighbours(learned), self.beam) if hnsw else self.by_clusters()
+        return NearIndex(self.neighbours(learned), self.beam) if hnsw else self.by_clusters(learned)
 
-    def by_clusters(self) -> BeamIndex:
-        """Return what finds labels by their clusters, or the leaves of a tree."""
+    def by_clusters(self, learned: int | None = None) -> BeamIndex:
+        """Return what finds (so many) labels by their clusters, or the leaves of a tree."""
         kind = TreeIndex if self.settings.shortlist == "parabel" else BeamIndex
-        return kind(self.heads, self.clusters, self.beam)
+        return kind(self.heads, self.clusters[:learned], self.beam)
 
     def neighbours(self, learned: int | None = None) -> Index:
         """Return HNSW over vectors of (so many) labels, or what takes its place; those learned since join it."""
@@ -142,7 +142,7 @@ class Network(nn.Module):
             return Learner(self.ready(), ExactIndex(self.vectors[:learned]), likely, device)
         plain = self.settings.shortlist in ("hnsw", "parabel")
         level = None if plain else head_offset(len(self.heads), self.settings)
-        likely = replace(likely, found=index.width, head_offset=level)
+        likely = replace(likely, found=index.width, head_offset=level, added=self.settings.loss == "decoupled")
         return Learner(self.ready(), index, likely, device, None if self.finder is None else self.seeking())
 
 
@@ -194,6 +194,7 @@ class Likely:
     learned: int  # labels that were there when the model learned
     found: int | None = None  # how many labels are on a shortlist
     head_offset: float | None = None  # of clusters' scores, where they count
+    added: bool = False  # ln σ(h_m · x) joins w_l · x: a loss without an offset has told nothing of σ(w_l · x)
 
     def width(self, k: int) -> int:
         """Return how many labels must be found to rank k."""
@@ -204,14 +205,16 @@ class Likely:
         """Rank labels. In float64: in float32 the last bit of a sigmoid depends on its place in the batch."""
         ids = known(queries, shortlist)
         ids = ids.masked_fill(ids >= self.learned, -1)
-        scores = torch.sigmoid(self.products(queries, ids))
-        if self.head_offset is not None:
+        products = self.products(queries, ids)
+        if self.head_offset is not None and self.added:
+            products = products + F.logsigmoid(shortlist.scores.double() + self.head_offset)
+        scores = torch.sigmoid(products)
+        if self.head_offset is not None and not self.added:
             scores = scores * torch.sigmoid(shortlist.scores.double() + self.head_offset)
         if self.learned < len(self.vectors):
             later = ExactIndex(self.vectors[self.learned :]).search(queries, k + SPARE)
             more = known(queries, Shortlist(later.ids + self.learned, later.scores))
-            low = scores.masked_fill(ids < 0, 0)
-            scores = torch.cat([scores, cautious(self.products(queries, more), low)], dim=1)
+            scores = torch.cat([scores, cautious(self.products(queries, more), scores, ids >= 0)], dim=1)
             ids = torch.cat([ids, more], dim=1)
         return with_others(ids, listed(scores), self.counts, k)
 
@@ -220,14 +223,17 @@ class Likely:
         return (row_products(queries, self.vectors, ids.clamp_min(0)) + self.offset).double()
 
 
-def cautious(products: Tensor, learned: Tensor) -> Tensor:
+def cautious(products: Tensor, learned: Tensor, there: Tensor) -> Tensor:
     """Return scores of labels of which only texts are known, [B, n], from w · x [B, n] and scores of the others [B, W].
+
+    there: [B, W], False where there is no label.
 
     Nobody has told them which points are not theirs, so they are too sure of themselves. What they say beyond the fifth
     best of the others counts for a third, and so does what they fall short of it: they are found, and seldom first.
     """
-    place = min(FIFTH, (learned.shape[1] + 1) // 2)  # the middle one, where there are few
-    fifth = learned.topk(place, dim=1).values[:, -1:]  # [B, 1]
+    best = learned.masked_fill(~there, 0).topk(min(FIFTH, learned.shape[1]), dim=1).values
+    place = ((there.sum(dim=1, keepdim=True) + 1) // 2).clamp(1, best.shape[1])  # the middle one, where there are few
+    fifth = best.gather(1, place - 1)  # [B, 1]
     level = torch.logit(fifth, eps=1e-12)
     return torch.sigmoid(level + CAUTION * (products - level))
 

@@ -172,8 +172,9 @@ def label_sums(network: Network, encode: Callable[[Bags], Tensor], part: Part, Z
         owners = torch.arange(len(own), device=found.device).repeat_interleave(own.offsets.diff())
         found.index_add_(0, own.ids, encode(bags(part.X, rows).to(found.device))[owners])
     alone = np.flatnonzero(np.bincount(part.Y.indices, minlength=len(found)) == 0)
-    if len(alone) and Z is not None:
-        found[torch.from_numpy(alone).to(found.device)] = encode(bags(Z[alone]).to(found.device))
+    if Z is not None:
+        for some in (alone[rows] for rows in batches(len(alone)) if len(rows)):
+            found[torch.from_numpy(some).to(found.device)] = encode(bags(Z[some]).to(found.device))
     return found
 
 

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from zipfel.types import Bags
 
 CHUNK, WIDE = 1 << 23, 1 << 28  # scores of points against labels that are held at a time, on a CPU and on a GPU
-LOWEST = -1e30  # a score of what does not count, where -∞ would leave gradients that are no numbers
+LOWEST = -(2.0**99)  # a score of what does not count, where -∞ would leave gradients that are no numbers
 
 
 def margin(positive: Tensor, negatives: Tensor, c: float, mask: Tensor | None = None) -> Tensor:
@@ -87,7 +87,7 @@ def decoupled(scores: Tensor, targets: Tensor, mask: Tensor | None = None) -> Te
     Mean over points of 1/|P| Σ_{l∈P} ln(1 + Σ_{j∉P} exp(s_j − s_l)).  scores, targets: [B, S].  mask: [B, S], False
     leaves a pair out.
     """
-    right, wrong = targets > 0, targets <= 0
+    scores, right, wrong = scores.float() if scores.is_cuda else scores, targets > 0, targets <= 0
     if mask is not None:
         right, wrong = right & mask, wrong & mask
     against = scores.masked_fill(~wrong, LOWEST).logsumexp(dim=1, keepdim=True)  # [B, 1]
