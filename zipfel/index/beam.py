@@ -15,6 +15,7 @@ class BeamIndex:
 
     def __init__(self, heads: Tensor, clusters: Tensor, beam: int) -> None:
         self.heads, self.clusters, self.beam = heads, clusters, min(beam, len(heads))
+        self.index = ExactIndex(heads)
         self.members = members_of(clusters.long(), len(heads))  # [K, M]
 
     def __len__(self) -> int:
@@ -35,7 +36,7 @@ class BeamIndex:
 
     def open(self, queries: Tensor) -> Shortlist:
         """Return the best clusters of each query, [B, beam]; products are taken anew: the batch must change nothing."""
-        ids = ExactIndex(self.heads).search(queries, self.beam + SPARE).ids
+        ids = self.index.search(queries, self.beam + SPARE).ids
         scores = row_products(queries, self.heads, ids)
         best = largest(scores, self.beam)
         return Shortlist(ids.gather(1, best), scores.gather(1, best))

@@ -10,6 +10,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
+from zipfel.index.coarse import Coarse
 from zipfel.types import Shortlist
 
 CHUNK, WIDE = 1 << 24, 1 << 30  # scores held at a time, on a CPU and on a GPU
@@ -19,6 +20,7 @@ GROUP = 64  # neighbouring scores of which a GPU looks at the largest first
 GATHERED = 1 << 26  # numbers gathered at a time on a GPU
 SPARE = 8  # candidates beyond k: what differs in the index may tie as a score, and ties go to the lower id
 
+MANY, PATIENCE = 1 << 21, 2  # numbers from which a first look pays, and single queries without one
 SHORTENED = Lock()
 Best = Callable[[Tensor, int], Tensor]  # as `largest`
 Multiplied = Callable[[Tensor, Tensor], Tensor]  # queries [B, D] and vectors [L, D] to inner products [B, L]
@@ -29,6 +31,8 @@ class ExactIndex:
 
     def __init__(self, vectors: Tensor) -> None:
         self.vectors = vectors
+        self.asked = 0  # how often for one query
+        self.coarse: Coarse | None = None
 
     def __len__(self) -> int:
         """Return the number of rows, L."""
@@ -37,6 +41,7 @@ class ExactIndex:
     def add(self, vectors: Tensor, deterministic: bool = True) -> None:
         """Take new rows behind those that are there."""
         self.vectors = torch.cat([self.vectors, vectors.to(self.vectors)])
+        self.asked, self.coarse = 0, None
 
     def state(self) -> dict[str, Tensor]:
         """Return what there is besides the vectors: nothing."""
@@ -46,7 +51,26 @@ class ExactIndex:
         """Return the `width` vectors with the largest inner product for each query, by id; ties go to the lower id."""
         if queries.is_cuda:
             return self._search_on_gpu(queries, width)
+        if len(queries) == 1 and self._has_coarse():
+            return self._search_alone(queries, width)
         return self._search(queries, width, CHUNK, products, largest)
+
+    def _has_coarse(self) -> bool:
+        """Tell whether there is a first look for single queries, which is made where more than a few are asked for."""
+        if self.vectors.numel() < MANY or self.asked < 0:
+            return False
+        self.asked += 1
+        if self.coarse is None and self.asked > PATIENCE:
+            made = Coarse(self.vectors)
+            self.coarse, self.asked = (made, self.asked) if made.is_sound() else (None, -1)
+        return self.coarse is not None
+
+    def _search_alone(self, query: Tensor, width: int) -> Shortlist:
+        assert self.coarse is not None
+        ids = self.coarse.candidates(query, width)[None]
+        scores = row_products(query, self.vectors, ids)
+        best = largest(scores, width)
+        return Shortlist(ids.gather(1, best), scores.gather(1, best))
 
     def _search_on_gpu(self, queries: Tensor, width: int) -> Shortlist:
         """Find some more in short numbers (TF32), whose products are 6 × as fast, and keep the best by whole ones."""
