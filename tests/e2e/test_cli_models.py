@@ -134,7 +134,7 @@ def test_demo_trains_judges_and_tags(zipfel_command, monkeypatch, tmp_path):
         ("lightdxml", "cycle=0", "cycle must be at least 1; found 0"),
         ("decaf", "learnrs=3", "unknown setting 'learnrs'; did you mean 'learners'?"),
         ("decaf", "clusters=12", "clusters must be a power of two; found 12"),
-        ("decaf", "shortlist=hnsw", "shortlist must be one of none, beam; found 'hnsw'"),
+        ("decaf", "shortlist=tree", "shortlist must be one of none, beam, hnsw, parabel; found 'tree'"),
     ],
 )
 def test_bad_settings_are_one_line(zipfel_command, planted, tmp_path, model, word, told):
