@@ -49,6 +49,7 @@ from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import stored
 
 EXACT = {"cpu": 25_000, "cuda": 2_000_000}  # labels up to which all of them are trained and searched
+MOST_CLUSTERS = 1 << 17  # as the authors have for 1.3 million labels: more take longer to search than they spare
 FEWEST = 32  # points of a batch, unless train has too few
 SCORES = 1 << 22  # scores by which the offset is set
 
@@ -64,7 +65,9 @@ class DecafSettings:
         "how labels are found: none looks at all, beam at those of the best clusters, hnsw at the nearest, "
         "parabel at leaves of a tree; left open: none or beam, as they fit",
     )
-    clusters: int | None = setting(None, "K, a power of two; left open: the largest up to a quarter of the labels")
+    clusters: int | None = setting(
+        None, "K, a power of two; left open: the largest up to a quarter of the labels, and 2^17"
+    )
     beam: int | None = setting(None, "clusters opened; left open: so that 85 % of the labels of `judged` are found")
     judged: Literal["train", "validation"] = setting(
         "validation", "points that decide on the beam; train, where nothing is held out"
@@ -135,7 +138,7 @@ class DecafSettings:
     def cluster_count(self, labels: int) -> int:
         """Return K for so many labels: never more than half as many."""
         quarter, half = (1 << max(0, (labels // share).bit_length() - 1) for share in (4, 2))
-        return min(self.clusters or quarter, half)
+        return min(self.clusters or min(quarter, MOST_CLUSTERS), half)
 
 
 PRESETS: dict[str, DecafSettings] = {
