@@ -426,7 +426,8 @@ def test_clusters_are_balanced(tmp_path, clusters):
 
 @pytest.mark.parametrize(
     ("labels", "told", "count"),
-    [(1, None, 1), (7, None, 1), (8, None, 2), (36, None, 8), (10_000, None, 2048), (131_073, None, 32_768), (2_000_000, None, 131_072), (36, 4, 4),
+    [(1, None, 1), (7, None, 1), (8, None, 2), (36, None, 8), (10_000, None, 2048), (131_073, None, 32_768),
+     (2_000_000, None, 131_072), (36, 4, 4),
      (36, 32, 16), (3, 64, 1)],
 )  # fmt: skip
 def test_how_many_clusters(labels, told, count):
