@@ -242,6 +242,7 @@ def test_what_was_stopped_goes_on_to_the_same_bytes(zipfel_command, model, texts
     if by == signal.SIGKILL:
         with (tmp_path / f"{name}.part").open("ab") as part:
             part.write(b'{"text": "half a li')
+        (tmp_path / f".{name}.part.json.1.part").write_bytes(b'{"rows"')  # killed while it told how far it was
     outcome = zipfel_command(*words)
     assert outcome.code == 0, outcome.err
     assert f"going on after {done:,} texts" in outcome.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -48,6 +49,8 @@ class Unfinished:
 
     def _begin(self) -> None:
         _lock(self._file, self.out)
+        for left in self.journal.parent.glob(f".{glob.escape(self.journal.name)}.*.part"):  # by one that was killed
+            left.unlink(missing_ok=True)
         if not self.fresh and self.journal.exists():
             self._go_on()
         self._file.truncate(self.bytes)
