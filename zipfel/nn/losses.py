@@ -143,7 +143,17 @@ class _Chunks:
         return _Chunk(labels, scores, rows, columns)
 
 
-class _AllLabels(torch.autograd.Function):
+class _MeanOfPoints(torch.autograd.Function):
+    """A loss whose slopes are worked out with it, as sums over points: the mean is taken of both."""
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        share = gradient / ctx.points
+        return *(slope * share for slope in ctx.saved_tensors), None, None
+
+
+class _AllLabels(_MeanOfPoints):
     @staticmethod
     def forward(ctx: Any, points: Tensor, W: Tensor, offset: Tensor, positives: Bags, filtered: Bags | None) -> Tensor:
         chunks = _Chunks(points, W, positives, filtered)
@@ -163,14 +173,8 @@ class _AllLabels(torch.autograd.Function):
         mean: Tensor = loss / ctx.points
         return mean
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        share = gradient / ctx.points
-        return *(slope * share for slope in ctx.saved_tensors), None, None
 
-
-class _DecoupledAll(torch.autograd.Function):
+class _DecoupledAll(_MeanOfPoints):
     """Two passes: the first finds what the wrong labels of a point weigh together, ln Σ exp s, the second the slopes.
 
     The slope of a wrong label is exp(s) times a number of the point, which is left to the vectors on either side; those
@@ -210,12 +214,6 @@ class _DecoupledAll(torch.autograd.Function):
         ctx.points = max(1, len(points))
         mean: Tensor = (F.softplus(behind) * share).sum() / ctx.points
         return mean
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        share = gradient / ctx.points
-        return *(slope * share for slope in ctx.saved_tensors), None, None
 
 
 def wrong_weights(chunk: _Chunk, top: Tensor | None = None) -> tuple[Tensor, Tensor]:
