@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zipfel.negatives import hardest, holds, pooled, sampled_positives
+from zipfel.negatives import hardest, holds, pooled, sampled_positives, within
 from zipfel.types import Bags
 
 LABELS = 9
@@ -29,6 +29,15 @@ def test_holds_equals_loops(rows, pool):
     labels = sorted(pool)
     held = holds(packed(rows), torch.tensor(labels))
     assert held.tolist() == [[label in row for label in labels] for row in rows]
+
+
+@given(rows=owned, pool=st.sets(st.integers(0, LABELS - 1), min_size=1))
+def test_within_equals_loops(rows, pool):
+    labels = sorted(pool)
+    found = within(packed(rows), torch.tensor(labels))
+    wanted = [[labels.index(label) for label in row if label in pool] for row in rows]
+    assert [found.ids[low:high].tolist() for low, high in found.offsets.unfold(0, 2, 1).tolist()] == wanted
+    assert len(found.weights) == len(found.ids)
 
 
 @given(rows=owned, seed=st.integers(0, 99))

@@ -90,8 +90,9 @@ def test_tensors_take_their_numbers_a_header_and_its_length(tmp_path):
         ("mnn", {}, 4 * (100 * 33 + 30 * 33)),
         # input, bias, output, straight
         ("dxml", {"dimension": 4, "hidden": 8}, 4 * (100 * 8 + 8 + 4 * 8 + 4 + 100 * 4)),
-        # tokens; labels, scale, offset; two layers of 4 × 4 + 4; places; counts
-        ("lightdxml", {"dimension": 4}, 4 * (100 * 4 + 30 * 4 + 2 + 2 * 20 + 30 * 4 + 30)),
+        # tokens; a residual layer with two weights a number, and its singular vector; labels, scale, offset; two layers
+        # of 4 × 4 + 4; places; counts
+        ("lightdxml", {"dimension": 4}, 4 * (100 * 4 + 16 + 12 + 30 * 4 + 2 + 2 * 20 + 30 * 4 + 30)),
     ],
 )
 def test_weights_by_hand(model, settings, wanted):

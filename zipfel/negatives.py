@@ -43,6 +43,14 @@ def pooled(own: Bags, listed: Bags, filtered: Bags | None, missed: bool = True) 
     return Candidates(pool, right.float(), mask)
 
 
+def within(owners: Bags, pool: Tensor) -> Bags:
+    """Return the ids of bags as places in a sorted pool [S]; those that are not in it are left out."""
+    places = torch.searchsorted(pool, owners.ids).clamp_max(len(pool) - 1)
+    found = pool[places] == owners.ids
+    ends = torch.nn.functional.pad(found.cumsum(0), (1, 0))[owners.offsets]
+    return Bags(places[found], owners.weights[found], ends)
+
+
 def hardest(scores: Tensor, left_out: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Stochastic negative mining (Reddi et al., 2019): the `count` largest scores [B, S] that are not left out.
 

@@ -265,12 +265,17 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         """Return what the model learns from; where there is no validation part, a share of train becomes one."""
         lesson = Lesson(dataset.train, dataset.validation, None, self.classes_, dataset.Z, dataset.feature_names,
                         dataset.propensity)  # fmt: skip
-        share = self.model_.held_out if self.validation is None else self.validation
+        share = self._usual_share(len(dataset.train)) if self.validation is None else self.validation
         if dataset.validation is not None or not share or len(dataset.train) < 100:
             return lesson
         stay, held = split_rows(dataset.train, share, self.seed)
         train, validation = dataset.train.take(stay), dataset.train.take(held)
         return dataclasses.replace(lesson, train=train, validation=validation, whole=dataset.train)
+
+    def _usual_share(self, points: int) -> float:
+        """Return the share of so many points that the model wants held out."""
+        most = getattr(self.model_, "most_held_out", points)
+        return min(float(self.model_.held_out), most / max(points, 1))
 
     def _continued(self, dataset: Dataset) -> Dataset:
         """Return the data set with this tagger's labels first, and add those that it has not seen."""

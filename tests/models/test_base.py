@@ -10,7 +10,9 @@ import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 
+from zipfel.data.dataset import Part
 from zipfel.index import exact
 from zipfel.index.exact import row_products
 from zipfel.models import base
@@ -198,3 +200,36 @@ def test_an_ensemble_asks_for_more_than_it_ranks():
 @pytest.mark.parametrize(("shares", "mean"), [((None, None), None), ((0.5, 1.0), 0.75), ((None, 0.5), 0.5)])
 def test_the_recall_of_an_ensemble_is_the_mean_of_those_that_are_not_exact(shares, mean):
     assert Ensemble([Fixed([0], [1.0], share) for share in shares]).recall(None, 5) == mean
+
+
+def test_the_level_makes_scores_sum_up_to_the_right_labels():
+    numbers = np.random.default_rng(0)
+    Y = csr_array((numbers.random((40, 30)) < 0.1).astype(np.float32))
+    out = csr_array((numbers.random((40, 30)) < 0.1).astype(np.float32))
+    scores = torch.from_numpy(numbers.normal(0, 3, (40, 30)))
+    left = (Y.toarray() * (1 - out.toarray())).sum()
+    for filtered, right in ((None, Y.nnz), (out, left)):
+        offset = base.level(Part(Y, X=csr_array((40, 2)), filtered=filtered), lambda some: scores.clone())
+        kept = 1 if filtered is None else 1 - torch.from_numpy(out.toarray())
+        assert (torch.sigmoid(scores + offset) * kept).sum().item() == pytest.approx(right, rel=1e-6)
+
+
+def test_the_level_asks_for_as_many_points_as_fit(monkeypatch):
+    monkeypatch.setattr(base, "SCORES", 200)
+    asked = []
+    base.level(
+        Part(csr_array((100, 10)), X=csr_array((100, 2))), lambda some: asked.append(len(some)) or torch.zeros(1, 10)
+    )
+    assert asked == [20]
+
+
+def test_ndcg_is_that_of_the_first_five():
+    Y = csr_array([[1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]], dtype=np.float32)
+
+    class Fixed:
+        def rank(self, X, k, filtered):
+            ids = np.array([[2, 0, 1, 3, 4], [0, 1, 2, 3, 4]])[:, :k]
+            return Ranking(ids, np.ones(ids.shape, dtype=np.float32))
+
+    gain = [1 / np.log2(place + 1) for place in (1, 2, 3)]
+    assert base.ndcg(Fixed(), Part(Y, X=Y)) == pytest.approx((gain[1] + gain[2]) / (gain[0] + gain[1]) / 2)

@@ -243,6 +243,20 @@ def test_points_without_labels_decide_nothing(settings_):
     assert tagger.score(planted(60, seed=1).X, planted(60, seed=1).Y) > 0.3
 
 
+def test_no_more_points_are_held_out_than_decide(monkeypatch):
+    monkeypatch.setattr(Decaf, "most_held_out", 7)
+    lessons = []
+    monkeypatch.setattr(Decaf, "fit", lambda self, lesson, run: lessons.append(lesson) or stop())
+    for validation in (None, 0.2):
+        with pytest.raises(KeyboardInterrupt):
+            Tagger("decaf", settings=SMALL, device="cpu", validation=validation).fit_dataset(Dataset(planted(300)))
+    assert [len(lesson.validation) for lesson in lessons] == [7, 60]
+
+
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
 def test_filtered_pairs_do_not_count_where_scores_sum_up():
     part = labelled(planted())
     others = np.roll(part.Y.toarray(), 1, axis=1) * (1 - part.Y.toarray())  # labels that share a word
@@ -1067,7 +1081,7 @@ def test_few_points_are_gone_through_more_often(monkeypatch):
     [(10**6, (5, 512)), (25_600, (5, 512)), (14_000, (5, 280)), (1600, (5, 32)), (800, (10, 32)), (100, (25, 10))],
 )
 def test_small_data_has_smaller_batches_then_more_passes(points, schedule):
-    model = Decaf(1, 1, DecafSettings(), seeded())
+    model = Decaf(1, 1, DecafSettings(batch=512), seeded())
     part = Part(csr_array((points, 1)), X=csr_array((points, 1)))
     found = model.schedule(part, 5, 0.1)
     assert (found.epochs, found.batch) == schedule

@@ -38,6 +38,7 @@ from zipfel.models.lightdxml import (
     LightDxml,
     LightSettings,
     Mixed,
+    Ready,
     centroids_of,
     chosen_beta,
     curve,
@@ -99,32 +100,66 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 # --- Features, Sec. IV-A ----------------------------------------------------------------------------------------------
 
 
+def moved(features: Features) -> Features:
+    """Features whose residual layer has learned something."""
+    assert features.block is not None
+    with torch.no_grad():
+        for seed, parameter in enumerate(features.block.parameters()):
+            parameter.normal_(0, 1, generator=seeded(seed))
+    return features
+
+
 @pytest.mark.parametrize("cosine", [True, False])
 def test_a_point_is_the_weighted_sum_of_its_tokens(cosine):
-    features = Features(5, small(cosine=cosine, dimension=4), seeded()).eval()
+    features = Features(5, small(cosine=cosine, residual=False, dimension=4), seeded())
     X = csr_array([[0.5, 0, 2, 0, 0], [0, 0, 0, 0, 0]], dtype=np.float32)
     wanted = reference.bag_sums(features.tokens.rows.tolist(), [[(0, 0.5), (2, 2.0)], []], 4)
     wanted = torch.tensor(wanted)
-    torch.testing.assert_close(features(bags(X)), normalize(wanted, dim=1) if cosine else wanted)
+    torch.testing.assert_close(Ready(features)(bags(X)), normalize(wanted, dim=1) if cosine else wanted)
+
+
+@pytest.mark.parametrize("cosine", [True, False])
+def test_a_residual_layer_stands_behind_the_sum_and_predicts_what_it_learned(cosine):
+    features = moved(Features(42, small(cosine=cosine, residual=True, dropout=0.0, dimension=4), seeded()))
+    points = bags(planted().X)
+    sums, block = (
+        Ready(Features(42, small(cosine=False, residual=False, dimension=4), seeded()))(points),
+        features.block,
+    )
+    R = block.eval().spectral().tolist()
+    slow = torch.tensor(reference.text_block(sums.tolist(), R, block.alpha.tolist(), block.beta.tolist()))
+    wanted = normalize(slow, dim=1) if cosine else slow
+    torch.testing.assert_close(Ready(features)(points), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(features.eval()(points, seeded()), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(Ready(features).unscaled(points).float(), slow, rtol=1e-4, atol=1e-5)
 
 
 def test_numbers_are_dropped_in_learning_only():
     points = bags(planted().X)
-    features = Features(42, small(cosine=False, keep=1.0, dropout=0.25, dimension=8), seeded()).eval()
-    whole, dropped = features(points), features(points, seeded(1))
+    features = Features(42, small(cosine=False, residual=False, dropout=0.25, dimension=8), seeded()).eval()
+    whole, dropped = Ready(features)(points), features(points, seeded(1))
     assert (dropped == 0).float().mean() == pytest.approx(0.25, abs=0.05)
     torch.testing.assert_close((0.75 * dropped)[dropped != 0], whole[dropped != 0])
     assert torch.equal(dropped, features(points, seeded(1)))
     assert not torch.equal(dropped, features(points, seeded(2)))
-    assert torch.equal(whole, features(points))
+
+
+def test_with_a_residual_layer_numbers_are_dropped_behind_its_relu():
+    points = bags(planted().X)
+    whole = moved(Features(42, small(cosine=False, residual=True, dropout=0.0, dimension=8), seeded())).eval()
+    some = moved(Features(42, small(cosine=False, residual=True, dropout=0.5, dimension=8), seeded())).eval()
+    first = some(points, seeded(1))
+    assert not torch.equal(first, whole(points, seeded(1)))
+    assert torch.equal(first, some(points, seeded(1)))
+    assert torch.equal(Ready(some)(points), Ready(whole)(points))
 
 
 def test_features_are_dropped_in_learning_only():
     points = bags(csr_array(np.eye(42, dtype=np.float32)))
-    features = Features(42, small(cosine=False, keep=0.5, dimension=8), seeded()).eval()
+    features = Features(42, small(cosine=False, residual=False, keep=0.5, dropout=0.0, dimension=8), seeded()).eval()
     kept = (features(points, seeded(1)) != 0).all(dim=1)
     assert 10 < kept.sum() < 32
-    assert torch.equal(features(points, seeded(1)), features(points) * kept[:, None])
+    assert torch.equal(features(points, seeded(1)), Ready(features)(points) * kept[:, None])
 
 
 # --- Label encoder, Sec. IV-B -----------------------------------------------------------------------------------------
@@ -258,10 +293,20 @@ def slow_loss(model: LightDxml, part: Part, rows: np.ndarray, near: Tensor) -> f
         scores = model.classifier(vectors, torch.arange(part.Y.shape[1])).tolist()
     truth = [part.Y[[row]].indices.tolist() for row in rows]
     left_out = [[] if part.filtered is None else part.filtered[[row]].indices.tolist() for row in rows]
-    return reference.shortlisted_loss(scores, truth, near.tolist(), left_out)
+    lists = near.tolist()
+    if model.settings.shared:  # what is listed or right for one point of the batch counts for all
+        lists = [sorted({label for some in [*lists, *truth] for label in some})] * len(rows)
+    if model.settings.loss == "logistic":
+        return reference.shortlisted_loss(scores, truth, lists, left_out)
+    targets = [[float(label in own) for label in range(len(row))] for own, row in zip(truth, scores, strict=True)]
+    mask = [
+        [(label in own or label in some) and label not in out for label in range(part.Y.shape[1])]
+        for own, some, out in zip(truth, lists, left_out, strict=True)
+    ]
+    return reference.decoupled_loss(scores, targets, mask)
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_the_loss_equals_the_loop_over_own_and_shortlisted_labels(data):
     """Own labels may be off the list, lists may hold a label twice, and pairs may be filtered: own ones never are."""
@@ -273,10 +318,38 @@ def test_the_loss_equals_the_loop_over_own_and_shortlisted_labels(data):
     filtered = matrix(out, 7) if data.draw(st.booleans()) else None
     part = Part(matrix(truth, 7), X=X, filtered=filtered)
     rows = np.array(sorted(data.draw(st.sets(st.integers(0, len(truth) - 1), min_size=1))))
-    model = model_of(part, keep=1.0, cosine=data.draw(st.booleans()), dimension=4)
+    loss, (shared, cosine) = (
+        data.draw(st.sampled_from(["logistic", "decoupled"])),
+        data.draw(st.tuples(*[st.booleans()] * 2)),
+    )
+    model = model_of(part, dropout=0.0, loss=loss, shared=shared, cosine=cosine, dimension=4)
     lists = torch.tensor(near, dtype=torch.int32)[rows]
     found = model.train().loss(part, rows, lists, seeded()).item()
     assert found == pytest.approx(slow_loss(model, part, rows, lists), rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "decoupled"])
+def test_sharing_lists_changes_the_gradient_of_labels_on_other_lists_only(loss):
+    part = Part(matrix([{0}, {1}], 4), X=csr_array(np.eye(2, dtype=np.float32)))
+    near = torch.tensor([[2, 2], [3, 3]])
+    slopes = {}
+    for shared in (False, True):
+        model = model_of(part, loss=loss, shared=shared, dropout=0.0, cosine=False).train()
+        model.loss(part, np.arange(2), near, seeded()).backward()
+        slopes[shared] = model.classifier.labels.touched[0][1].grad
+    points = Ready(model.encoder)(bags(part.X))  # of which the first has label 3 on no list of its own
+    pushes = {shared: torch.linalg.lstsq(points.T, slopes[shared][3]).solution.tolist() for shared in slopes}
+    assert pushes[False][0] == pytest.approx(0, abs=1e-6)
+    assert min(pushes[True]) > 1e-2
+    assert pushes[False][1] > 1e-2
+
+
+@pytest.mark.parametrize("validation", [0, 0.2])
+def test_where_the_loss_learns_no_offset_scores_sum_up_to_the_right_labels(validation):
+    model, part = fitted(planted(300), validation, loss="decoupled", epochs=8).model_, planted(300, seed=3)
+    scale, offset = model.classifier.line()
+    scores = torch.sigmoid(scale * model.encoded(part.X) @ model.classifier.composed().T + offset)
+    assert scores.sum().item() / part.Y.nnz == pytest.approx(1, abs=0.2)
 
 
 def test_all_labels_filtered_cost_nothing():

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
+from zipfel import metrics
 from zipfel.calibration import DEPTH, MOST_POINTS
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part, Propensity
@@ -21,6 +22,7 @@ from zipfel.training.machine import keep_freed_memory
 from zipfel.types import Ranking, Shortlist, stored
 
 BATCH = 1024
+SCORES = 1 << 22  # by which an offset is set
 UNLISTED = 1e-6  # more than a label can score that nothing speaks for but its frequency
 OTHERS = 45  # labels beyond k that a learner of an ensemble names: one that is far down with all cannot end among k
 
@@ -179,6 +181,11 @@ def share_right(learner: Learner, part: Part) -> float:
     return float(np.mean(right & (best >= 0)))
 
 
+def ndcg(learner: Learner, part: Part) -> float:
+    """Return nDCG@5 as a share: how good the first five labels are."""
+    return metrics.measure(learner.rank(part.X, 5, part.filtered), part.Y, ks=[5])["nDCG@5"] / 100
+
+
 @dataclass(frozen=True)
 class Cosine:
     """Scores labels by the inner product of a query with their vectors [L, D]."""
@@ -254,3 +261,24 @@ def filled(ids: Tensor, scores: Tensor, prior: NDArray[np.float32], k: int) -> R
     more = torch.where(mask, -1, torch.from_numpy(likely))
     values = torch.where(mask, -torch.inf, torch.from_numpy(prior[likely]))
     return ranking_of(Shortlist(torch.cat([ids, more], dim=1), torch.cat([scores, values], dim=1)), k)
+
+
+@torch.no_grad()
+def level(part: Part, scored: Callable[[Part], Tensor]) -> float:
+    """Return an offset of scores, where the loss has learned none: with it, Σ σ(score) is the number of right labels.
+
+    scored: returns the scores of points with all labels, [N, L]; it is asked for some points of the part.
+    """
+    count = min(len(part), max(16, SCORES // part.Y.shape[1]))
+    some = part.take(np.linspace(0, len(part) - 1, count).astype(np.int64))
+    scores, right = scored(some), some.Y.nnz
+    if some.filtered is not None:
+        scores[torch.from_numpy(np.stack(some.filtered.nonzero())).unbind()] = -torch.inf
+        right -= some.Y.multiply(some.filtered).nnz
+    most = float(scores.abs().nan_to_num(posinf=0.0).max())
+    low, high = -100.0 - most, 100.0 + most
+    for _ in range(40):  # of which each halves what is left
+        middle = (low + high) / 2
+        many = float(torch.sigmoid(scores + middle).sum()) > right
+        low, high = (low, middle) if many else (middle, high)
+    return middle

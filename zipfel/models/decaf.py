@@ -25,7 +25,7 @@ from zipfel.index import load_index
 from zipfel.index.exact import SPARE, ExactIndex, all_products, products
 from zipfel.labelspace.centroids import sparse_centroids
 from zipfel.labelspace.clusters import balanced_clusters
-from zipfel.models.base import BATCH, Ensemble, Learner, Lesson, labelled, share_right
+from zipfel.models.base import BATCH, Ensemble, Learner, Lesson, labelled, level, ndcg
 from zipfel.models.decaf_network import (
     FIFTH,
     Finder,
@@ -51,7 +51,6 @@ from zipfel.types import stored
 EXACT = {"cpu": 25_000, "cuda": 2_000_000}  # labels up to which all of them are trained and searched
 MOST_CLUSTERS = 1 << 17  # as the authors have for 1.3 million labels: more take longer to search than they spare
 FEWEST = 32  # points of a batch, unless train has too few
-SCORES = 1 << 22  # scores by which the offset is set
 
 
 @dataclass(frozen=True)
@@ -91,11 +90,11 @@ class DecafSettings:
     keep: float = setting(1.0, "share of features that a step keeps")
     drop: float = setting(0.5, "share of numbers that a step drops behind each ReLU")
     first_drop: float = setting(0.5, "the same in Module I")
-    batch: int = setting(512, "points a step; fewer, where they are fewer than `steps` steps")
-    epochs: int = setting(5, "passes over train, in Modules II and IV")
+    batch: int = setting(256, "points a step; fewer, where they are fewer than `steps` steps")
+    epochs: int = setting(4, "passes over train, in Modules II and IV")
     first_epochs: int = setting(20, "passes over train in Module I, and of a tree's nodes")
     steps: int = setting(250, "least number of steps of a module: by batches down to 32 points, then by more passes")
-    rate: float = setting(0.004, "highest learning rate")
+    rate: float = setting(0.003, "highest learning rate")
     first_rate: float = setting(0.01, "the same in Module I, and of a tree's nodes")
     halve: bool = setting(False, "the rate is halved half-way, and is not changed else")
     patience: int = setting(10, "epochs without a better validation after which to stop")
@@ -148,7 +147,7 @@ PRESETS: dict[str, DecafSettings] = {
         first_epochs=20, first_rate=0.01,
     ),
     "default": DecafSettings(),
-    "fast": DecafSettings(dimension=512, epochs=4, steps=200),
+    "fast": DecafSettings(dimension=512, batch=512, steps=200, rate=0.004),
 }  # fmt: skip
 
 
@@ -156,6 +155,7 @@ class Decaf(nn.Module):
     """Learners that are trained one after the other, and share Module I."""
 
     held_out = 0.05  # of train, for validation; it is not learned from
+    most_held_out = 1000  # points: they only choose an epoch and set levels, and what they could teach is worth more
     reads_label_texts = True
     counts: Tensor  # points of each label, [L]
 
@@ -209,26 +209,14 @@ class Decaf(nn.Module):
         outcome = self.fourth_module(network, number, lesson, run, near)
         network.compose(self.texts())
         if self.settings.loss == "decoupled":
-            self.level(network, lesson.validation if lesson.validation is not None else lesson.train)
+            part = lesson.validation if lesson.validation is not None else lesson.train
+            network.offset.detach().fill_(level(part, lambda some: self.scores(network, some)))
         return outcome
 
-    @torch.no_grad()
-    def level(self, network: Network, part: Part) -> None:
-        """Set the offset, which the loss does not learn: on average, scores of all labels sum up to the right ones."""
-        count = min(len(part), max(16, SCORES // len(self.counts)))
-        some = part.take(np.linspace(0, len(part) - 1, count).astype(np.int64))
-        scores = products(encoded(network, some, np.arange(count)), network.vectors)
-        right = some.Y.nnz
-        if some.filtered is not None:
-            scores[torch.from_numpy(np.stack(some.filtered.nonzero())).unbind()] = -torch.inf
-            right -= some.Y.multiply(some.filtered).nnz
-        most = float(scores.abs().nan_to_num(posinf=0.0).max())
-        low, high = -100.0 - most, 100.0 + most
-        for _ in range(40):  # of which each halves what is left
-            middle = (low + high) / 2
-            many = float(torch.sigmoid(scores + middle).sum()) > right
-            low, high = (low, middle) if many else (middle, high)
-        network.offset.fill_(middle)
+    @staticmethod
+    def scores(network: Network, part: Part) -> Tensor:
+        """Return the scores of all labels, without an offset, [N, L]."""
+        return products(encoded(network, part, np.arange(len(part))), network.vectors)
 
     def texts(self) -> csr_array | None:
         """Return the labels' texts, where they are read and there are any."""
@@ -356,17 +344,17 @@ class Decaf(nn.Module):
             loss = losses.decoupled if settings.loss == "decoupled" else losses.logistic
             return {settings.loss: loss(points @ W.T + network.offset, found.targets, found.mask)}
 
-        def precision() -> float:
+        def goodness() -> float:
             assert lesson.validation is not None
             network.compose(Z)
-            return share_right(network.learner(self.counts, len(self.counts)), lesson.validation)
+            return ndcg(network.learner(self.counts, len(self.counts)), lesson.validation)
 
         parts = learning(documents=network.documents, labels=network.labels, refinement=network.refinement,
                          combination=network.combination, scale=network.scale, offset=network.offset)  # fmt: skip
         if not settings.lite:
             parts.tokens = network.tokens
         network.tokens.eval()
-        judge = precision if lesson.validation is not None else None
+        judge = goodness if lesson.validation is not None else None
         schedule = self.schedule(part, settings.epochs, settings.rate)
         return train(run, f"module-4-{number}", parts, len(part), objective, schedule, judge)
 

@@ -22,7 +22,7 @@ from zipfel.index.exact import SPARE, ExactIndex, products, row_products
 from zipfel.index.tree import TreeIndex
 from zipfel.models.base import BATCH, Learner, known, listed, with_others
 from zipfel.nn.classifiers import Combination
-from zipfel.nn.encoders import Table, TextBlock, dropped, keep_features
+from zipfel.nn.encoders import ReadyBlock, Table, TextBlock, dropped, keep_features
 from zipfel.types import Bags, Ranking, Shortlist
 
 if TYPE_CHECKING:  # which imports this
@@ -161,13 +161,12 @@ class Finder(nn.Module):
 
 
 class Ready(nn.Module):
-    """x̂ for prediction: what is constant is worked out once, and in float64, so that the batch changes nothing."""
+    """x̂ for prediction."""
 
     def __init__(self, tokens: Table, block: TextBlock, settings: DecafSettings) -> None:
         super().__init__()
-        with torch.no_grad():
-            self.tokens, self.own, self.settings = tokens.eval(), torch.sigmoid(block.alpha).double(), settings
-            self.residual = (torch.sigmoid(block.beta)[:, None] * block.eval().spectral()).double().T.contiguous()
+        self.tokens, self.settings = tokens.eval(), settings
+        self.block = ReadyBlock(block) if settings.residual else None
 
     def forward(self, points: Bags) -> Tensor:
         """Return x̂, [B, D]; with `cosine`, of length 1."""
@@ -177,7 +176,7 @@ class Ready(nn.Module):
     def unscaled(self, points: Bags) -> Tensor:
         """Return ReLU(σ(α) ⊙ r̂ + σ(β) ⊙ (R · ReLU(r̂))), [B, D]."""
         sums = self.tokens(points).double()
-        found = torch.addmm(self.own * sums, F.relu(sums), self.residual) if self.settings.residual else sums
+        found = sums if self.block is None else self.block(sums)
         return F.relu(found) if self.settings.relu else found
 
 

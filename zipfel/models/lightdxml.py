@@ -24,20 +24,21 @@ from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index import Index, Kind, build_index, load_index
-from zipfel.index.exact import ExactIndex, all_products
+from zipfel.index.exact import ExactIndex, all_products, products
 from zipfel.models.base import (
     BATCH,
     Learner,
     Lesson,
     labelled,
+    level,
     share_right,
 )
 from zipfel.models.mixed import Mixed, chosen_beta, curve
 from zipfel.models.tokens import start_tokens
-from zipfel.negatives import pooled
+from zipfel.negatives import pooled, within
 from zipfel.nn import losses
 from zipfel.nn.classifiers import OneVsAll
-from zipfel.nn.encoders import Table, keep_features, unique_ids, weighted_sum
+from zipfel.nn.encoders import ReadyBlock, Table, TextBlock, dropped, keep_features, unique_ids, weighted_sum
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import Bags, stored
@@ -60,8 +61,12 @@ class LightSettings:
     loss: Literal["logistic", "decoupled"] = setting(
         "logistic", "of the classifier: each label for itself, Eq. (3), or each right label against all wrong ones"
     )
-    keep: float = setting(0.9, "share of features that a step keeps")
-    dropout: float = setting(0.0, "share of the numbers of a point's vector that a step drops")
+    shared: bool = setting(True, "labels on the shortlists of a batch's other points count as wrong ones too")
+    residual: bool = setting(True, "a residual layer behind the sum of token vectors, as DECAF's text block has it")
+    keep: float = setting(1.0, "share of features that a step keeps")
+    dropout: float = setting(
+        0.5, "share of numbers that a step drops: behind the ReLU of the residual layer, or of sums"
+    )
     batch: int = setting(256, "points a step, at most a tenth of train")
     epochs: int = setting(4, "e_model, epochs of the classifier; more, where they are fewer than `steps` steps")
     steps: int = setting(400, "least number of steps of the classifier")
@@ -100,8 +105,8 @@ class LightSettings:
 
 PRESETS: dict[str, LightSettings] = {
     "paper": LightSettings(  # Table V for EURLex-4K; D, batch and the label encoder's rate are not in the paper
-        dimension=300, tokens="fasttext", relu=True, cosine=False, shortlist=500, index="hnsw",
-        keep=1.0, dropout=0.5, epochs=16, steps=1, cycle=8, label_epochs=8, rate=0.006, beta=0.75,
+        dimension=300, tokens="fasttext", relu=True, cosine=False, shortlist=500, index="hnsw", shared=False,
+        residual=False, keep=1.0, dropout=0.5, epochs=16, steps=1, cycle=8, label_epochs=8, rate=0.006, beta=0.75,
     ),
     "default": LightSettings(),
     "fast": LightSettings(dimension=1024, epochs=2, steps=200, rate=0.004),
@@ -109,27 +114,39 @@ PRESETS: dict[str, LightSettings] = {
 
 
 class Features(nn.Module):
-    """Ẑ_x, Sec. IV-A: the tf-idf-weighted sum of token vectors; with `cosine`, of length 1."""
+    """Ẑ_x, Sec. IV-A: the tf-idf-weighted sum of token vectors, and a residual layer; with `cosine`, of length 1."""
 
     def __init__(self, features: int, settings: LightSettings, generator: torch.Generator) -> None:
         super().__init__()
         self.unit, self.keep, self.dropout = settings.cosine, settings.keep, settings.dropout
         self.tokens = Table(features, settings.dimension, generator, scale=settings.dimension**-0.5)
+        self.block = TextBlock(settings.dimension) if settings.residual else None
 
-    def forward(self, points: Bags, generator: torch.Generator | None = None) -> Tensor:
-        """Return x̂, [B, D]; with a generator, some features and some numbers are dropped."""
-        if generator is not None:
-            points = keep_features(points, self.keep, generator)
-        found = self.unscaled(points)
-        if generator is not None and self.dropout:
-            kept = torch.rand(found.shape, generator=generator) >= self.dropout
-            found = found * kept.to(found.device) / (1 - self.dropout)
+    def forward(self, points: Bags, generator: torch.Generator) -> Tensor:
+        """Return x̂, [B, D], for learning: some features and some numbers are dropped."""
+        sums = self.tokens(keep_features(points, self.keep, generator))
+        encode = dropped if self.block is None else self.block
+        found: Tensor = encode(sums, self.dropout, generator)
         return F.normalize(found, dim=1) if self.unit else found
 
+
+class Ready(nn.Module):
+    """Ẑ_x for prediction."""
+
+    def __init__(self, features: Features) -> None:
+        super().__init__()
+        self.tokens, self.unit = features.tokens.eval(), features.unit
+        self.block = None if features.block is None else ReadyBlock(features.block)
+
+    def forward(self, points: Bags) -> Tensor:
+        """Return x̂, [B, D]."""
+        found = self.unscaled(points)
+        return (F.normalize(found, dim=1) if self.unit else found).float()
+
     def unscaled(self, points: Bags) -> Tensor:
-        """Return the weighted sums of token vectors, [B, D]."""
-        found: Tensor = self.tokens(points)
-        return found
+        """Return x̂ before it is divided by its length, [B, D]."""
+        sums: Tensor = self.tokens(points)
+        return sums if self.block is None else self.block(sums)
 
 
 class LabelEncoder(nn.Module):
@@ -221,6 +238,7 @@ class LightDxml(nn.Module):
 
         def precision() -> float:
             assert validation is not None
+            self.level(validation)
             return share_right(self.learner(), validation)
 
         schedule = Schedule(epochs, batch, settings.rate, patience=settings.patience)
@@ -232,8 +250,15 @@ class LightDxml(nn.Module):
                 self.place_labels(part, self.encoded(part.X), lesson, run, "labels-last")
             except KeyboardInterrupt:
                 outcome = replace(outcome, interrupted=True)
+        self.level(part if validation is None else validation)
         self.build(run.seed)
         return outcome
+
+    def level(self, part: Part) -> None:
+        """Set the offset, where the loss does not learn it."""
+        if self.settings.loss == "decoupled":
+            scale, W = self.classifier.scale.detach(), self.classifier.composed()
+            self.classifier.offset.detach().fill_(level(part, lambda some: scale * products(self.encoded(some.X), W)))
 
     def place_labels(self, part: Part, vectors: Tensor, lesson: Lesson, run: Run, stage: str) -> None:
         """Step 2: learn to map the centroids of labels near their points [N, D], Eq. (2), map them, and index them.
@@ -273,22 +298,29 @@ class LightDxml(nn.Module):
         return torch.where(near < 0, near[:, :1], near)  # a graph may find too few
 
     def loss(self, part: Part, rows: NDArray[np.int64], near: Tensor, generator: torch.Generator) -> Tensor:
-        """Step 4: one-vs-all on P_i ∪ S_k(x_i), Eq. (3), (7) and (8)."""
-        device = self.device()
+        """Step 4: one-vs-all on P_i ∪ S_k(x_i), Eq. (3), (7) and (8); `shared`, on the lists of the whole batch."""
+        device, decoupled = self.device(), self.settings.loss == "decoupled"
+        own, listed = bags(part.Y, rows).to(device), listed_bags(near.to(device))
         filtered = None if part.filtered is None else bags(part.filtered, rows).to(device)
-        found = pooled(bags(part.Y, rows).to(device), listed_bags(near.to(device)), filtered)
         vectors = self.encoder(bags(part.X, rows).to(device), generator)  # [B, D]
-        loss = losses.decoupled if self.settings.loss == "decoupled" else losses.logistic
-        return loss(self.classifier(vectors, found.labels), found.targets, found.mask)
+        if not self.settings.shared:
+            found = pooled(own, listed, filtered)
+            loss = losses.decoupled if decoupled else losses.logistic
+            return loss(self.classifier(vectors, found.labels), found.targets, found.mask)
+        pool = torch.unique(torch.cat([own.ids, listed.ids]))  # [S]
+        W, offset = self.classifier.scaled(pool), self.classifier.offset
+        right, left_out = within(own, pool), None if filtered is None else within(filtered, pool)
+        if decoupled:
+            return losses.decoupled_all(vectors, W, right, left_out)
+        return losses.all_labels(vectors, W, offset, right, left_out)
 
     # --- Prediction, Sec. IV-F ---------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def encoded(self, X: csr_array) -> Tensor:
         """Return the vectors of points, [N, D]."""
-        self.encoder.eval()
-        starts = range(0, X.shape[0], BATCH)
-        return torch.cat([self.encoder(bags(X[start : start + BATCH]).to(self.device())) for start in starts])
+        ready, starts = Ready(self.encoder), range(0, X.shape[0], BATCH)
+        return torch.cat([ready(bags(X[start : start + BATCH]).to(self.device())) for start in starts])
 
     def build(self, seed: int) -> None:
         """Index the places of labels."""
@@ -304,7 +336,7 @@ class LightDxml(nn.Module):
         scale, offset = self.classifier.line()
         mixed = Mixed(self.places, self.classifier.composed(), scale, offset, self.counts, self.beta,
                       self.settings.width(len(self.places)))  # fmt: skip
-        return Learner(self.encoder, self.index, mixed, self.device())
+        return Learner(Ready(self.encoder), self.index, mixed, self.device())
 
     @torch.no_grad()
     def text_scores(self, queries: Tensor, Z: csr_array) -> Tensor:

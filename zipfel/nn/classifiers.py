@@ -49,6 +49,11 @@ class OneVsAll(nn.Module):
         W = self.labels.gather(labels)
         return self.scale * (points @ F.normalize(W, dim=1).T) + self.offset if self.cosine else points @ W.T
 
+    def scaled(self, labels: Tensor) -> Tensor:
+        """Return vectors of labels [S] whose products with points are scores but for the offset, [S, D]."""
+        W = self.labels.gather(labels)
+        return self.scale * F.normalize(W, dim=1) if self.cosine else W
+
     def line(self) -> tuple[Tensor, Tensor]:
         """Return scale and offset of inner products with `composed` vectors."""
         return self.scale.detach(), self.offset.detach()

@@ -176,6 +176,21 @@ class TextBlock(nn.Module):
             self.left.fill_(len(self.left) ** -0.5)
 
 
+class ReadyBlock(nn.Module):
+    """A text block for prediction: constants are worked out once, in float64, so that the batch changes nothing."""
+
+    def __init__(self, block: TextBlock) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.own = torch.sigmoid(block.alpha).double()  # [D]
+            self.residual = (torch.sigmoid(block.beta)[:, None] * block.eval().spectral()).double().T.contiguous()
+
+    def forward(self, sums: Tensor) -> Tensor:
+        """Map r̂ [B, D] to [B, D], in float64."""
+        wide = sums.double()
+        return torch.addmm(self.own * wide, F.relu(wide), self.residual)
+
+
 def dropped(values: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
     """Drop a share of numbers, to the nearest 256th, and scale up the others; without a generator, none.
 
