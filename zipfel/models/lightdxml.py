@@ -161,8 +161,9 @@ class LabelEncoder(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, centroids: Tensor) -> Tensor:
-        """Map [U, D] to [U, D]."""
-        placed: Tensor = self.outer(self.inner(centroids))
+        """Map [U, D] to [U, D]: by one product, W₂ W₁, for the layers have nothing between them and labels are many."""
+        inner, outer = self.inner, self.outer
+        placed = F.linear(centroids, outer.weight @ inner.weight, outer(inner.bias))
         return F.relu(placed) if self.relu else placed
 
 
