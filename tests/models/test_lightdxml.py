@@ -723,7 +723,19 @@ def saved_and_loaded(tagger: Tagger, folder: Path) -> Tagger:
     return Tagger.load(folder, device="cpu")
 
 
-@pytest.mark.parametrize("changes", [{}, {"cosine": False}, {"index": "hnsw"}, {"index": "ivf"}, {"beta": 0.35}])
+def test_a_model_from_before_there_was_a_residual_layer_is_still_read(tmp_path):
+    tagger, X = fitted(planted(), epochs=1, residual=False), planted(100, seed=1).X
+    tagger.save(tmp_path / "model")
+    path = tmp_path / "model" / "model.json"
+    about = orjson.loads(path.read_bytes())
+    assert about["settings"].pop("residual") is False
+    path.write_bytes(orjson.dumps(about))
+    assert np.array_equal(Tagger.load(tmp_path / "model", device="cpu").rank(X, 8).scores, tagger.rank(X, 8).scores)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"residual": False}, {"cosine": False}, {"index": "hnsw"}, {"index": "ivf"}, {"beta": 0.35}]
+)
 def test_what_was_saved_ranks_the_same(tmp_path, changes):
     tagger, X = fitted(planted(), epochs=1, **changes), planted(100, seed=1).X
     loaded = saved_and_loaded(tagger, tmp_path / "model")

@@ -391,8 +391,11 @@ build = LightDxml
 
 
 def restored(sizes: Mapping[str, int], settings: LightSettings, serve: State, train: State) -> LightDxml:
-    """Return a model with saved weights, which are taken as they are (mapped, not copied) but for float16."""
-    model = LightDxml(0, 0, settings, torch.Generator())
+    """Return a model with saved weights, which are taken as they are (mapped, not copied) but for float16.
+
+    One that was saved before there was a residual layer has none, whatever is the default now.
+    """
+    model = LightDxml(0, 0, replace(settings, residual="encoder.block.R" in serve), torch.Generator())
     model.features, model.beta = sizes["features"], float(serve["beta"])
     serve = {name: value.float() if value.dtype == torch.float16 else value for name, value in serve.items()}
     for name, table in (("encoder.tokens", model.encoder.tokens), ("classifier.labels", model.classifier.labels)):
