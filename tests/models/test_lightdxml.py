@@ -534,7 +534,7 @@ def test_it_learns_what_is_planted(changes, validation):
     tagger = fitted(planted(300), validation, **changes)
     assert tagger.score(test.X, test.Y) > 0.85
     lengths = tagger.model_.places.norm(dim=1)
-    torch.testing.assert_close(lengths, torch.ones(8))
+    torch.testing.assert_close(lengths, torch.ones(8), rtol=0, atol=1e-3)  # as float16 has them
 
 
 def test_fewer_labels_than_a_shortlist():
@@ -548,6 +548,7 @@ def test_the_paper_preset():
     assert (paper.beta, paper.shortlist, paper.rate) == (0.75, 500, 0.006)  # Table V, EURLex-4K
     assert (paper.epochs, paper.label_epochs, paper.cycle) == (16, 8, 8)
     assert (paper.relu, paper.cosine, paper.tokens, paper.index) == (True, False, "fasttext", "hnsw")
+    assert (paper.residual, paper.shared) == (False, False)
 
 
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
@@ -583,10 +584,10 @@ def test_places_are_of_the_points_as_they_are_in_the_end():
     part = planted()
     tagger = fitted(part, validation=0, label_epochs=0, epochs=4, cycle=2)
     wanted = normalize(centroids_of(part.Y, tagger.model_.encoded(part.X)), dim=1)
-    torch.testing.assert_close(tagger.model_.places, wanted)
+    torch.testing.assert_close(tagger.model_.places, wanted, rtol=0, atol=1e-3)  # as float16 has them
     within = fitted(part, validation=0, label_epochs=0, epochs=4, cycle=3)
     wanted = normalize(centroids_of(part.Y, within.model_.encoded(part.X)), dim=1)
-    torch.testing.assert_close(within.model_.places, wanted)
+    torch.testing.assert_close(within.model_.places, wanted, rtol=0, atol=1e-3)
 
 
 def test_what_is_logged(tmp_path):
@@ -756,7 +757,7 @@ def test_half_takes_half_the_space_and_ranks_nearly_the_same(tmp_path, data, ind
     one.save(tmp_path / "whole")
     loaded = saved_and_loaded(two, tmp_path / "half")
     sizes = [(tmp_path / name / serve).stat().st_size for name in ("half", "whole")]
-    assert sizes[0] < (0.55 if index == "exact" else 0.75) * sizes[1]
+    assert sizes[0] < (0.65 if index == "exact" else 0.75) * sizes[1]  # places have half the space in both
     kinds = {name: value.dtype for name, value in persistence.load(tmp_path / "half").serve.items()}
     for name in ("encoder.tokens.rows", "classifier.labels.rows", "places"):
         assert kinds[name] == torch.float16
@@ -766,6 +767,16 @@ def test_half_takes_half_the_space_and_ranks_nearly_the_same(tmp_path, data, ind
     assert type(loaded.learner_.index) is (ExactIndex if index == "exact" else HnswIndex)
     assert loaded.model_.places.dtype == torch.float32
     assert np.array_equal(saved_and_loaded(loaded, tmp_path / "again").rank(data.test.X, 5).scores, after.scores)
+
+
+def test_a_residual_layer_takes_no_more_space_than_places_spare(tmp_path):
+    """What prediction needs is D (V + 2 L) floats, wherever there are no fewer labels than numbers of a vector."""
+    tagger = fitted(planted(), dimension=8, epochs=1)
+    tagger.save(tmp_path / "model")
+    serve = persistence.load(tmp_path / "model").serve
+    assert serve["encoder.block.R"].dtype == serve["places"].dtype == torch.float16
+    tables = sum(value.nbytes for value in serve.values() if value.ndim == 2)
+    assert tables == 4 * 8 * (42 + 2 * 8)
 
 
 def test_what_only_learning_needs_is_not_served(tmp_path, tagger):

@@ -245,6 +245,8 @@ class LightDxml(nn.Module):
         schedule = Schedule(epochs, batch, settings.rate, patience=settings.patience)
         judge = precision if validation is not None else None
         outcome = train(run, "lightdxml", self, len(part), objective, schedule, judge, turn)
+        if self.encoder.block is not None:
+            self.encoder.block.R.detach().copy_(rounded(self.encoder.block.R.detach()))
         kept = outcome.best_epoch + 1 or outcome.epochs
         if kept % cycle and not outcome.interrupted:  # within a cycle: the labels lag behind the points
             try:
@@ -252,6 +254,7 @@ class LightDxml(nn.Module):
             except KeyboardInterrupt:
                 outcome = replace(outcome, interrupted=True)
         self.level(part if validation is None else validation)
+        self.places.copy_(rounded(self.places))
         self.build(run.seed)
         return outcome
 
@@ -367,6 +370,8 @@ class LightDxml(nn.Module):
         assert self.index is not None
         serve = {name: value for name, value in self.state_dict().items() if not name.startswith("label_encoder.")}
         serve["classifier.labels.rows"] = self.classifier.composed()
+        for name in {"places", "encoder.block.R"} & set(serve):
+            serve[name] = serve[name].half()  # which loses nothing: they are `rounded`
         serve["beta"] = torch.tensor(self.beta, dtype=torch.float64)  # in float32 the last bits of scores would change
         if self.settings.half:
             serve = {name: value.half() if value.ndim == 2 else value for name, value in serve.items()}
@@ -379,6 +384,11 @@ class LightDxml(nn.Module):
         self.classifier.grow(count, generator)
         self.places = torch.cat([self.places, self.places.new_zeros(count, self.places.shape[1])])
         self.counts = torch.cat([self.counts, self.counts.new_zeros(count)])
+
+
+def rounded(values: Tensor) -> Tensor:
+    """Return what float16 would keep of numbers: places spare as much space as the residual layer takes, or more."""
+    return values.half().float()
 
 
 def listed_bags(near: Tensor) -> Bags:
