@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from zipfel.types import Bags, Candidates
@@ -17,13 +18,20 @@ def sampled_positives(positives: Bags, generator: torch.Generator) -> tuple[Tens
     return rows, positives.ids[places]
 
 
-def holds(owners: Bags, pool: Tensor) -> Tensor:
-    """Tell which labels of a sorted pool [S] each bag holds, [B, S]."""
-    rows = torch.repeat_interleave(torch.arange(len(owners), device=pool.device), owners.offsets.diff())
+def within(owners: Bags, pool: Tensor) -> Bags:
+    """Return the ids of bags as places in a sorted pool [S]; those that are not in it are left out."""
     places = torch.searchsorted(pool, owners.ids).clamp_max(len(pool) - 1)
     found = pool[places] == owners.ids
+    ends = F.pad(found.cumsum(0), (1, 0))[owners.offsets]
+    return Bags(places[found], owners.weights[found], ends)
+
+
+def holds(owners: Bags, pool: Tensor) -> Tensor:
+    """Tell which labels of a sorted pool [S] each bag holds, [B, S]."""
+    inside = within(owners, pool)
+    rows = torch.repeat_interleave(torch.arange(len(owners), device=pool.device), inside.offsets.diff())
     held = torch.zeros(len(owners), len(pool), dtype=torch.bool, device=pool.device)
-    held[rows[found], places[found]] = True
+    held[rows, inside.ids] = True
     return held
 
 
@@ -41,14 +49,6 @@ def pooled(own: Bags, listed: Bags, filtered: Bags | None, missed: bool = True) 
     if filtered is not None:
         mask &= ~holds(filtered, pool)
     return Candidates(pool, right.float(), mask)
-
-
-def within(owners: Bags, pool: Tensor) -> Bags:
-    """Return the ids of bags as places in a sorted pool [S]; those that are not in it are left out."""
-    places = torch.searchsorted(pool, owners.ids).clamp_max(len(pool) - 1)
-    found = pool[places] == owners.ids
-    ends = torch.nn.functional.pad(found.cumsum(0), (1, 0))[owners.offsets]
-    return Bags(places[found], owners.weights[found], ends)
 
 
 def hardest(scores: Tensor, left_out: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -46,8 +46,7 @@ class OneVsAll(nn.Module):
 
     def forward(self, points: Tensor, labels: Tensor) -> Tensor:
         """Return the scores of points [B, D], which have length 1 with `cosine`, against labels [S], [B, S]."""
-        W = self.labels.gather(labels)
-        return self.scale * (points @ F.normalize(W, dim=1).T) + self.offset if self.cosine else points @ W.T
+        return points @ self.scaled(labels).T + self.offset
 
     def scaled(self, labels: Tensor) -> Tensor:
         """Return vectors of labels [S] whose products with points are scores but for the offset, [S, D]."""
