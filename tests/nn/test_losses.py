@@ -315,11 +315,18 @@ def test_pairs_by_chunk_equal_loops(rows, size):
 # --- each right label against all wrong ones --------------------------------------------------------------------------
 
 
-@given(owned=st.lists(sets, min_size=1, max_size=5), chunk=st.integers(1, 40), seed=st.integers(0, 99), data=st.data())
-def test_decoupled_against_all_labels_equals_the_dense_loss(owned, chunk, seed, data):
-    """Labels come in chunks of any size; points may have none or all, and own ones may be filtered."""
+@given(
+    owned=st.lists(sets, min_size=1, max_size=5),
+    chunk=st.integers(1, 40),
+    seed=st.integers(0, 99),
+    far=st.sampled_from([1, 8, 60]),
+    data=st.data(),
+)
+def test_decoupled_against_all_labels_equals_the_dense_loss(owned, chunk, seed, far, data):
+    """Labels come in chunks of any size; points have none or all, own ones are filtered, scores are far from 0."""
     left_out = [data.draw(sets) for _ in owned]
     points, W, _ = against_all(len(owned), 7, seed)
+    W = (far * W.detach()).requires_grad_()
     mask = torch.tensor([[label not in out for label in range(7)] for out in left_out])
     targets = torch.tensor([[float(label in own) for label in range(7)] for own in owned])
     with patch.object(losses, "CHUNK", chunk):
@@ -339,6 +346,26 @@ def test_decoupled_by_hand():
     assert losses.decoupled(scores, targets).item() == pytest.approx(first / 2)
     whole = losses.decoupled_all(torch.eye(2), scores.T.contiguous(), packed([{0, 1}, set()]))
     assert whole.item() == pytest.approx(first / 2)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("chunk", [3, 99])
+def test_the_farthest_scores_that_need_no_largest_one_neither_overflow_nor_vanish(sign, chunk):
+    points, W = torch.tensor([[losses.FAR]]), torch.full((3, 1), float(sign)).requires_grad_()
+    with patch.object(losses, "CHUNK", chunk):
+        assert losses._Chunks(points, W.detach(), packed([{0}]), None).middle() is not None
+        loss = losses.decoupled_all(points, W, packed([{0}]))
+        loss.backward()
+    assert loss.item() == pytest.approx(math.log(3), rel=1e-5)  # two wrong ones, as good as the right one
+    assert W.grad[:, 0].tolist() == pytest.approx([-2 / 3 * losses.FAR, *[losses.FAR / 3] * 2], rel=1e-4)
+    assert losses._Chunks(points * 1.01, W.detach(), packed([{0}]), None).middle() is None
+
+
+def test_chunks_of_many_labels_are_even():
+    points, W = torch.zeros(2, 3), torch.zeros(1000, 3)
+    for room, size in ((2 * 300, 256), (2 * 128, 128), (2 * 127, 127), (1, 1)):
+        with patch.object(losses, "CHUNK", room):
+            assert losses._Chunks(points, W, packed([set(), set()]), None).size == size
 
 
 def test_large_scores_do_not_overflow_when_decoupled():

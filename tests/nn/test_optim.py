@@ -100,6 +100,24 @@ def test_a_row_touched_twice_is_one_touch_with_the_summed_gradient():
     torch.testing.assert_close(twice.rows, once.rows)
 
 
+@pytest.mark.parametrize("kind", [Adam, Sgd])
+@pytest.mark.parametrize("also", [False, True])
+def test_all_rows_at_once_move_as_by_their_ids(kind, also):
+    """Without ids nothing is copied; bags of the same step, which touch some rows besides, join them."""
+    tables = whole, named = [Table(SIZE, WIDTH, seeded(), scale=1.0) for _ in range(2)]
+    optimisers = [kind(table, RATE) for table in tables]
+    for step in range(4):
+        for table, optimiser, ids in zip(tables, optimisers, (None, torch.arange(SIZE)), strict=True):
+            slopes = torch.randn(SIZE, WIDTH, generator=seeded(step))
+            loss = (table.gather(ids) * slopes).sum() + (table(drawn(step)).square().sum() if also else 0)
+            loss.backward()
+            optimiser.step(RATE)
+    torch.testing.assert_close(whole.rows, named.rows)
+    torch.testing.assert_close(optimisers[0].state_dict(), optimisers[1].state_dict())
+    assert whole.gather().data_ptr() == whole.rows.data_ptr()
+    assert (whole.rows != Table(SIZE, WIDTH, seeded(), scale=1.0).rows).all()
+
+
 def test_what_was_touched_but_not_learned_from_is_forgotten():
     table = Table(SIZE, WIDTH, seeded(), scale=1.0)
     optimiser, before = Adam(table, RATE), table.rows.clone()

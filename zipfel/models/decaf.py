@@ -324,7 +324,6 @@ class Decaf(nn.Module):
     def fourth_module(self, network: Network, number: int, lesson: Lesson, run: Run, near: Tensor | None) -> Outcome:
         """Do Module IV: the classifiers, against the labels of shortlists or all."""
         part, device, settings, Z = lesson.train, self.counts.device, self.settings, self.texts()
-        everything = torch.arange(len(self.counts), device=device)
         all_texts = None if Z is None or near is not None else Reused.of(bags(Z).to(device))
         index = network.shortlister()
 
@@ -333,7 +332,7 @@ class Decaf(nn.Module):
             filtered = None if part.filtered is None else bags(part.filtered, rows).to(device)
             points = network.encode(bags(part.X, rows).to(device), settings.drop, generator)
             if near is None or index is None:
-                W = network.classifiers(everything, all_texts, settings.drop, generator)
+                W = network.classifiers(None, all_texts, settings.drop, generator)
                 if settings.loss == "decoupled":
                     return {"decoupled": losses.decoupled_all(points, W, own, filtered)}
                 return {"logistic": losses.all_labels(points, W, network.offset, own, filtered)}

@@ -76,9 +76,9 @@ class Network(nn.Module):
         return self.labels(sums, drop, generator) if self.settings.residual else sums
 
     def classifiers(
-        self, labels: Tensor, texts: Bags | None, drop: float = 0.0, generator: torch.Generator | None = None
+        self, labels: Tensor | None, texts: Bags | None, drop: float = 0.0, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return w_l = σ(α_L) ⊙ ẑ¹_l + σ(β_L) ⊙ ẑ²_l of labels [S] with their texts, [S, D]."""
+        """Return w_l = σ(α_L) ⊙ ẑ¹_l + σ(β_L) ⊙ ẑ²_l of labels [S], or all, with their texts, [S, D]."""
         text = self.label_texts(texts, drop, generator) if texts is not None else None
         refined = self.refinement.gather(labels) if self.settings.refinement or text is None else None
         return self.scaled(self.combination(text, refined))
@@ -91,7 +91,7 @@ class Network(nn.Module):
 
     def scaled(self, W: Tensor) -> Tensor:
         """Return classifiers [S, D] that a product with x̂ turns into scores."""
-        return self.scale * F.normalize(W, dim=1) if self.settings.cosine else W
+        return W * (self.scale / W.norm(dim=1, keepdim=True).clamp_min(1e-12)) if self.settings.cosine else W
 
     # --- Prediction --------------------------------------------------------------------------------------------------
 
@@ -269,8 +269,7 @@ class Heads(nn.Module):
             text = self.network[0].label_texts(self.texts, drop, generator)
             if self.second:
                 text = text.new_zeros(self.count, text.shape[1]).index_add_(0, self.clusters, text)
-        everything = torch.arange(self.count, device=self.clusters.device)
-        refined = self.refinement.gather(everything) if len(self.refinement.rows) else None
+        refined = self.refinement.gather() if len(self.refinement.rows) else None
         combined: Tensor = self.combination(refined, text)  # the paper has them the other way round for clusters
         scale = SCALE * math.log(max(self.count, 2))
         return scale * F.normalize(combined, dim=1) if self.network[0].settings.cosine else combined

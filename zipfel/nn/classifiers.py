@@ -24,7 +24,7 @@ class Combination(nn.Module):
             only = a if b is None else b
             assert only is not None
             return only
-        return torch.sigmoid(self.alpha) * a + torch.sigmoid(self.beta) * b
+        return torch.addcmul(torch.sigmoid(self.beta) * b, torch.sigmoid(self.alpha), a)
 
 
 class OneVsAll(nn.Module):

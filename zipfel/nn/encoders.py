@@ -26,7 +26,8 @@ class Table(nn.Module):
     def __init__(self, size: int, width: int, generator: torch.Generator, scale: float) -> None:
         super().__init__()
         self.rows = nn.Parameter(torch.empty(size, width).normal_(0, scale, generator=generator), requires_grad=False)
-        self.touched: list[tuple[Tensor, Tensor]] = []  # (ids [U], leaf [U, D] with their gradient) of this step
+        # of this step: (ids [U], leaf [U, D] with their gradient), where all rows were touched without ids
+        self.touched: list[tuple[Tensor | None, Tensor]] = []
 
     def forward(self, bags: Bags) -> Tensor:
         """Return the weighted sums, [B, D]; an empty bag is 0."""
@@ -37,9 +38,12 @@ class Table(nn.Module):
         self.touched.append((turned.unique, leaf.requires_grad_()))
         return _BagSum.apply(leaf, self.rows, bags, turned.by_id)  # type: ignore[no-any-return, no-untyped-call]
 
-    def gather(self, ids: Tensor) -> Tensor:
-        """Return the rows of unique ids, [U, D], in training as a leaf whose gradient the optimiser will find."""
-        rows = self.rows.detach().index_select(0, ids)
+    def gather(self, ids: Tensor | None = None) -> Tensor:
+        """Return the rows of unique ids, [U, D], in training as a leaf whose gradient the optimiser will find.
+
+        Without ids it is all rows, and none is copied.
+        """
+        rows = self.rows.detach() if ids is None else self.rows.detach().index_select(0, ids)
         if self.training and torch.is_grad_enabled():
             self.touched.append((ids, rows.requires_grad_()))
         return rows
@@ -159,7 +163,8 @@ class TextBlock(nn.Module):
     def forward(self, sums: Tensor, drop: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
         """Map r̂ [B, D] to [B, D]; with a generator, a share of what the ReLU lets through is dropped."""
         hidden = dropped(F.relu(sums), drop, generator)
-        return torch.sigmoid(self.alpha) * sums + torch.sigmoid(self.beta) * steady_linear(hidden, self.spectral())
+        residual = steady_linear(hidden, torch.sigmoid(self.beta)[:, None] * self.spectral())
+        return torch.addcmul(residual, torch.sigmoid(self.alpha), sums)
 
     def spectral(self) -> Tensor:
         """Return R over its largest singular value, by a step of power iteration in training."""

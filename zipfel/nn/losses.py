@@ -13,6 +13,8 @@ from torch.autograd.function import once_differentiable
 from zipfel.types import Bags
 
 CHUNK, WIDE = 1 << 23, 1 << 28  # scores of points against labels that are held at a time, on a CPU and on a GPU
+EVEN = 128  # a chunk has a multiple of so many labels: a GPU multiplies odd widths at half the speed
+FAR = 55.0  # scores no further than this from 0 need no largest one: half of it below or above, exp is in range
 LOWEST = -(2.0**99)  # a score of what does not count, where -∞ would leave gradients that are no numbers
 
 
@@ -122,8 +124,9 @@ class _Chunks:
     """Scores of points against all labels, a chunk at a time."""
 
     def __init__(self, points: Tensor, W: Tensor, positives: Bags, filtered: Bags | None) -> None:
-        self.points, self.W = points, W
-        self.size = max(1, (WIDE if W.is_cuda else CHUNK) // max(1, len(points)))
+        self.points, self.W = (half(part) for part in (points, W))
+        size = (WIDE if W.is_cuda else CHUNK) // max(1, len(points))
+        self.size = max(1, size - size % EVEN if size > EVEN else size)
         self.starts = range(0, len(W), self.size)
         self.right = pairs_by_chunk(positives, self.starts)
         self.left_out = pairs_by_chunk(filtered, self.starts) if filtered is not None else None
@@ -131,16 +134,31 @@ class _Chunks:
     def __iter__(self) -> Iterator[_Chunk]:
         return map(self.chunk, range(len(self.starts)))
 
-    def chunk(self, place: int) -> _Chunk:
-        """Work out a chunk."""
+    def chunk(self, place: int, top: Tensor | None = None) -> _Chunk:
+        """Work out a chunk; top [B], where it is given, is taken off the scores of each point on the way."""
         labels = slice(self.starts[place], self.starts[place] + self.size)
-        scores = self.points @ self.W[labels].T
+        W = self.W[labels].T
+        scores = self.points @ W if top is None else torch.addmm(-top[:, None], self.points, W)
         rows, columns = self.right[place]
         if self.left_out is not None:
             scores[self.left_out[place]] = -torch.inf
             counts = scores[rows, columns] > -torch.inf
             rows, columns = rows[counts], columns[counts]
         return _Chunk(labels, scores, rows, columns)
+
+    def middle(self) -> Tensor | None:
+        """Return for each point what may be taken off its scores so that they can be summed as exp, [B]; else None.
+
+        Where scores cannot be far from 0, as cosines times a scale cannot, no pass is spent on finding the largest.
+        """
+        most = self.points.norm(dim=1) * self.W.norm(dim=1).max() if len(self.W) else self.points.norm(dim=1)
+        return most / 2 if float(most.max() if len(most) else 0) <= FAR else None
+
+
+def half(vectors: Tensor) -> Tensor:
+    """Return vectors in the precision that autocast would give each product of theirs, once for all."""
+    kind = vectors.device.type
+    return vectors.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else vectors
 
 
 class _MeanOfPoints(torch.autograd.Function):
@@ -165,8 +183,8 @@ class _AllLabels(_MeanOfPoints):
             loss += F.softplus(scores).sum(dtype=torch.float32) - right.sum(dtype=torch.float32)
             slope = scores.sigmoid_()
             slope[chunk.rows, chunk.columns] -= 1
-            to_points += slope @ W[chunk.labels]
-            to_W[chunk.labels] = slope.T @ points
+            to_points += slope @ chunks.W[chunk.labels]
+            to_W[chunk.labels] = slope.T @ chunks.points
             to_offset += slope.sum(dtype=torch.float32)
         ctx.save_for_backward(to_points, to_W, to_offset)
         ctx.points = max(1, len(points))
@@ -184,16 +202,16 @@ class _DecoupledAll(_MeanOfPoints):
     @staticmethod
     def forward(ctx: Any, points: Tensor, W: Tensor, positives: Bags, filtered: Bags | None) -> Tensor:
         chunks = _Chunks(points, W, positives, filtered)
-        weights = torch.empty(0, device=W.device)
-        tops: list[Tensor] = []  # [B] of each chunk
+        weights = top = torch.empty(0, device=W.device)
         own, rows, labels = ([torch.empty(0, device=W.device)], *([positives.ids[:0]] for _ in range(2)))
-        against = torch.full((len(points),), LOWEST, device=W.device)
-        for chunk in chunks:
-            own.append(chunk.scores[chunk.rows, chunk.columns].float())
+        against, middle = torch.full((len(points),), LOWEST, device=W.device), chunks.middle()
+        for place in range(len(chunks.starts)):
+            chunk = chunks.chunk(place, middle)
+            right = chunk.scores[chunk.rows, chunk.columns].float()
+            own.append(right if middle is None else right + middle[chunk.rows].float())
             rows.append(chunk.rows)
             labels.append(chunk.columns + chunk.labels.start)
-            weights, top = wrong_weights(chunk)
-            tops.append(top)
+            weights, top = wrong_weights(chunk, middle)
             against = torch.logaddexp(against, top.float() + weights.sum(dim=1, dtype=torch.float32).log())
         owners, owned = torch.cat(rows), torch.cat(labels)
         share = 1 / owners.bincount(minlength=len(points)).clamp_min(1)[owners]
@@ -201,12 +219,14 @@ class _DecoupledAll(_MeanOfPoints):
         pull = behind.sigmoid() * share  # of each right label
         push = torch.zeros_like(against).index_add_(0, owners, pull)  # of all wrong ones of a point together
         to_points, to_W = torch.zeros_like(points, dtype=torch.float32), torch.empty_like(W, dtype=torch.float32)
-        for place, top in enumerate(tops):
-            if len(tops) > 1:  # than those of one, no weights are held
-                weights, _ = wrong_weights(chunks.chunk(place), top)
+        alone = len(chunks.starts) == 1  # of more than one chunk, no weights are held
+        top = top if alone else against.to(weights.dtype)
+        factor = (push * (top.float() - against).clamp_max(88).exp())[:, None]  # 0 where nothing is wrong
+        for place in range(len(chunks.starts)):
+            if not alone:
+                weights, _ = wrong_weights(chunks.chunk(place, top), top)
             part = slice(chunks.starts[place], chunks.starts[place] + chunks.size)
-            factor = (push * (top.float() - against).exp())[:, None]
-            to_points += factor * (weights @ W[part])
+            to_points += factor * (weights @ chunks.W[part])
             to_W[part] = weights.T @ (factor * points)
         to_points.index_add_(0, owners, -pull[:, None] * W[owned])
         to_W.index_add_(0, owned, -pull[:, None] * points[owners])
@@ -217,14 +237,16 @@ class _DecoupledAll(_MeanOfPoints):
 
 
 def wrong_weights(chunk: _Chunk, top: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return exp(s − top) of the wrong labels, [B, S], and 0 of others, in the place of the scores; and top.
+    """Return exp(s − top) of the wrong labels, [B, S], and 0 of others, in the place of the scores; and top, [B].
 
-    top: the largest score of each point, [B], where it is known.
+    top: what was taken off the scores; else it is the largest of each point.
     """
     scores = chunk.scores
     scores[chunk.rows, chunk.columns] = -torch.inf
-    top = scores.amax(dim=1).clamp_min(LOWEST) if top is None else top
-    return scores.sub_(top[:, None]).exp_(), top
+    if top is None:
+        top = scores.amax(dim=1).clamp_min(LOWEST)
+        scores.sub_(top[:, None])
+    return scores.exp_(), top
 
 
 def pairs_by_chunk(bags: Bags, starts: range) -> list[tuple[Tensor, Tensor]]:

@@ -11,6 +11,8 @@ from zipfel.nn.encoders import Table, unique_ids
 
 BLOCK = 1 << 22  # numbers of a table updated at a time
 
+Ids = Tensor | None  # rows of a table, [U]; None is all of them
+
 
 class Optimiser:
     """One optimiser for a module: its tables by rows, its other parameters by one of torch's.
@@ -31,8 +33,8 @@ class Optimiser:
         """Return torch's optimiser for parameters that are no tables."""
         raise NotImplementedError
 
-    def update_rows(self, table: Tensor, state: list[Tensor], ids: Tensor, gradient: Tensor, rate: float) -> None:
-        """Update rows `ids` [U] of a table [V, D] and of its state by a gradient [U, D]."""
+    def update_rows(self, table: Tensor, state: list[Tensor], ids: Ids, gradient: Tensor, rate: float) -> None:
+        """Update rows `ids` [U] of a table [V, D] and of its state by a gradient [U, D]; without ids, all rows."""
         raise NotImplementedError
 
     def step(self, rate: float) -> None:
@@ -92,7 +94,7 @@ class Adam(Optimiser):
         """Return torch's fused Adam."""
         return torch.optim.Adam(parameters, lr=self.rate, betas=self.betas, fused=True)
 
-    def update_rows(self, table: Tensor, state: list[Tensor], ids: Tensor, gradient: Tensor, rate: float) -> None:
+    def update_rows(self, table: Tensor, state: list[Tensor], ids: Ids, gradient: Tensor, rate: float) -> None:
         """Update rows and their moments."""
         adam_rows((table, state[0], state[1]), ids, gradient, rate, self.betas, self.steps)
 
@@ -115,8 +117,9 @@ class Sgd(Optimiser):
         """Return torch's SGD."""
         return torch.optim.SGD(parameters, lr=self.rate, momentum=self.momentum, weight_decay=self.decay)
 
-    def update_rows(self, table: Tensor, state: list[Tensor], ids: Tensor, gradient: Tensor, rate: float) -> None:
+    def update_rows(self, table: Tensor, state: list[Tensor], ids: Ids, gradient: Tensor, rate: float) -> None:
         """Update rows and their velocity: v ← μ v + g + δ w, w ← w − η v."""
+        ids = torch.arange(len(table), device=table.device) if ids is None else ids
         rows = table.detach().index_select(0, ids)
         velocity = state[0].index_select(0, ids).mul_(self.momentum).add_(gradient).add_(rows, alpha=self.decay)
         state[0].index_copy_(0, ids, velocity)
@@ -136,38 +139,53 @@ def _has_gradient(table: Table) -> bool:
     return any(leaf.grad is not None for _, leaf in table.touched)
 
 
-def merged(touched: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def merged(touched: list[tuple[Ids, Tensor]]) -> tuple[Ids, Tensor]:
     """Return ids [U] and gradients [U, D] of all that a step touched of a table, each id once."""
     found = [(ids, leaf.grad) for ids, leaf in touched if leaf.grad is not None]
     if len(found) == 1:
         return found[0]
-    unique, places = unique_ids(torch.cat([ids for ids, _ in found]))
+    everything = [gradient for ids, gradient in found if ids is None]
+    if everything:
+        total = torch.stack(everything).sum(dim=0)
+        for ids, gradient in found:
+            if ids is not None:
+                total.index_add_(0, ids, gradient)
+        return None, total
+    unique, places = unique_ids(torch.cat([ids for ids, _ in found if ids is not None]))
     gradients = torch.cat([gradient for _, gradient in found])
     return unique, gradients.new_zeros(len(unique), gradients.shape[1]).index_add_(0, places, gradients)
 
 
 def adam_rows(
-    parts: tuple[Tensor, Tensor, Tensor], ids: Tensor, gradient: Tensor,
+    parts: tuple[Tensor, Tensor, Tensor], ids: Ids, gradient: Tensor,
     rate: float, betas: tuple[float, float], step: int, epsilon: float = 1e-8,
 ) -> None:  # fmt: skip
     """Update rows `ids` [U] of a table and its first and second moments, each [V, D], by a gradient [U, D].
 
-    On a CPU a block of rows at a time, which keeps the buffers small. Blocks that fit the cache are a sixth faster on
-    idle cores, but many times slower on busy ones: each small operation waits for all threads.
+    All rows are updated where they are, without ids. Else, on a CPU, a block of rows at a time, which keeps the buffers
+    small. Blocks that fit the cache are a sixth faster on idle cores, but many times slower on busy ones: each small
+    operation waits for all threads.
     """
-    table = parts[0]
-    steps = torch.tensor(float(step), device=table.device)
-    block = max(1, len(ids) if table.is_cuda else BLOCK // table.shape[1])
-    buffers = [table.new_empty(min(block, len(ids)), table.shape[1]) for _ in parts]
-    for start in range(0, len(ids), block):
-        chosen, slope = ids[start : start + block], gradient[start : start + block]
-        rows, first, second = (
-            torch.index_select(part.detach(), 0, chosen, out=buffer[: len(chosen)])
-            for part, buffer in zip(parts, buffers, strict=True)
-        )
+    steps = torch.tensor(float(step), device=gradient.device)
+
+    def update(rows: Tensor, slope: Tensor, first: Tensor, second: Tensor) -> None:
         torch._fused_adam_(  # what torch.optim.Adam(fused=True) calls; its public door costs a tenth of the step
             [rows], [slope], [first], [second], [], [steps], lr=rate, beta1=betas[0], beta2=betas[1], eps=epsilon,
             weight_decay=0, amsgrad=False, maximize=False,
         )  # fmt: skip
+
+    if ids is None:
+        return update(parts[0].detach(), gradient, parts[1], parts[2])
+    table = parts[0]
+    block = max(1, len(ids) if table.is_cuda else BLOCK // table.shape[1])
+    buffers = [table.new_empty(min(block, len(ids)), table.shape[1]) for _ in parts]
+    for start in range(0, len(ids), block):
+        chosen = ids[start : start + block]
+        rows, first, second = (
+            torch.index_select(part.detach(), 0, chosen, out=buffer[: len(chosen)])
+            for part, buffer in zip(parts, buffers, strict=True)
+        )
+        update(rows, gradient[start : start + block], first, second)
         for part, now in zip(parts, (rows, first, second), strict=True):
             part.index_copy_(0, chosen, now)
+    return None
