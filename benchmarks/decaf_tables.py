@@ -5,22 +5,29 @@ those of the best clusters (and labels that a list missed learned from or not), 
 as Parabel's; lists are as long as those of the clusters, which `beam=` may set.  fanout: fewer clusters.  lite: tokens
 stay as Module I leaves them.  ensemble: their Fig. 5. Judged on test, with R@20, C@20, and list recall: how many
 of test's labels are on the lists of the first learner, in percent. One JSON line a row: means of the seeds.
+
+`python -m benchmarks.decaf_tables plot RESULTS.jsonl OUT.svg` draws their Fig. 6 from the lines of fanout.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks.record import record
 from zipfel.config import words_of
-from zipfel.data.dataset import Dataset
+from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import read
 from zipfel.data.text import featurized
 from zipfel.evaluate import evaluate
+from zipfel.models.decaf_network import Network, cluster_ranks
 from zipfel.models.shortlisters import list_recall
 from zipfel.tagger import Tagger
 
@@ -35,6 +42,8 @@ TABLES: dict[str, list[dict[str, Any]]] = {
     "lite": [{"shortlist": "beam", "lite": lite} for lite in (False, True)],
     "ensemble": [{"learners": learners} for learners in (1, 2, 3, 5)],
 }
+SHARES = (0.5, 1, 2, 5, 10, 20, 50)  # of all labels, in percent, that lists may hold
+SOME = 10_000  # points of train
 NAMES = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "R@20", "coverage@20", "list recall", "seconds")
 
 
@@ -48,7 +57,19 @@ def judged(dataset: Dataset, preset: str, settings: dict[str, Any], seed: int) -
     network = tagger.model_.networks[0]
     index = network.shortlister()
     recall = 1.0 if index is None else list_recall(network, index, dataset.test)
-    return found | {"list recall": 100 * recall, "seconds": seconds}
+    found |= {"list recall": 100 * recall, "seconds": seconds}
+    if "clusters" in settings:
+        some = dataset.train.take(np.linspace(0, len(dataset.train) - 1, SOME).astype(np.int64))
+        for name, part in (("train", some), ("test", dataset.test)):
+            found |= by_length(network, part, name)
+    return found
+
+
+def by_length(network: Network, part: Part, name: str) -> dict[str, float]:
+    """Return how many of a part's labels are on lists of so many clusters as hold so many of all labels, in percent."""
+    ranks, clusters = cluster_ranks(network, part), len(network.heads)
+    beams = {share: round(share * clusters / 100) for share in SHARES}
+    return {f"{name} recall at {share} %": 100 * float(np.mean(ranks < beam)) for share, beam in beams.items() if beam}
 
 
 def main(words: list[str]) -> None:
@@ -60,12 +81,53 @@ def main(words: list[str]) -> None:
     for table in tables:
         for row in TABLES[table]:
             rows = [judged(dataset, preset, {**changes, **row}, seed) for seed in seeds]
-            means = {name: round(statistics.mean(found[name] for found in rows), 2) for name in NAMES}
+            means = {name: round(statistics.mean(found[name] for found in rows), 2) for name in rows[0] if shown(name)}
             spread = {f"{name} sd": round(statistics.pstdev(found[name] for found in rows), 2) for name in NAMES[:6]}
             about = {"data": dataset.name, "table": table, "row": row, "preset": preset, "changes": changes}
             record("decaf_tables", {**about, **means, **spread, "seeds": seeds}, seeds[0], ("torch",))
             sys.stdout.flush()
 
 
+def shown(name: str) -> bool:
+    """Tell whether a figure is recorded."""
+    return name in NAMES or " recall at " in name
+
+
+def plot(results: Path, out: Path) -> None:
+    """Draw how many of a point's labels are on lists, by their length and by how many clusters there are."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    lines = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    lines = [line for line in lines if line.get("table") == "fanout" and any(" recall at " in name for name in line)]
+    names = sorted({line["data"] for line in lines})
+    figure, axes = plt.subplots(1, len(names), figsize=(4.5 * len(names), 3.4), sharey=True, layout="constrained")
+    for axis, data in zip(np.atleast_1d(axes), names, strict=True):
+        for colour, line in enumerate(line for line in lines if line["data"] == data):
+            for part, style in (("train", "--"), ("test", "-")):
+                known = [share for share in SHARES if f"{part} recall at {share} %" in line]
+                label = f"K = {line['row']['clusters']:,}" if part == "test" else None
+                axis.plot(
+                    known,
+                    [line[f"{part} recall at {share} %"] for share in known],
+                    style,
+                    color=f"C{colour}",
+                    marker=".",
+                    label=label,
+                )
+        axis.set(title=data, xscale="log", xlabel="labels on a list, % of all (log)", ylim=(0, 100))
+        axis.set_xticks([1, 10], labels=["1", "10"])
+        axis.grid(alpha=0.3)
+        axis.legend(title="clusters (dashed: train)")
+    np.atleast_1d(axes)[0].set_ylabel("a point's labels on its list, %")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, metadata={"Date": None})
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if sys.argv[1] == "plot":
+        plot(Path(sys.argv[2]), Path(sys.argv[3]))
+    else:
+        main(sys.argv[1:])

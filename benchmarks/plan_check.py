@@ -2,11 +2,14 @@
 
 For each data set, model and preset a plan is made in one process and the model trained, saved and used in another, one
 after the other. One JSON line each, with what was planned over what was true: it should lie between a half and two.
+results=FILE: what was true is read from a bench's results (means over seeds, test), and plans are for its features.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -17,17 +20,21 @@ from pathlib import Path
 import orjson
 
 from benchmarks.record import record
+from zipfel.bench import features
+from zipfel.bench.results import OK, read_results
 from zipfel.config import words_of
 from zipfel.data.formats import read
 
 NAMES = ("training_seconds", "memory_bytes", "disk_bytes", "predict_ms")
+RACED = {"train_seconds": 1.0, "train_peak_mb": 1e6, "model_mb": 1e6, "batch_ms": 1.0}  # the same of a bench, in units
 
 
 def planned(data: str, model: str, preset: str, changes: dict[str, str]) -> dict[str, float]:
     """Return what a plan says, and how long it took to make."""
     from zipfel.plan import plan
 
-    dataset = read(data)
+    raced = changes.pop("results", None) is not None
+    dataset = dataclasses.replace(features.loaded(Path(data)), validation=None) if raced else read(data)
     start = time.perf_counter()
     found = plan(dataset, model, preset, changes).as_json()
     return {**{name: found[name] for name in NAMES}, "planning_seconds": time.perf_counter() - start}
@@ -52,6 +59,17 @@ def true(data: str, model: str, preset: str, changes: dict[str, str]) -> dict[st
     return dict(zip(NAMES, (seconds, memory, size, ms), strict=True))
 
 
+def raced(results: Path, data: str, model: str, preset: str) -> dict[str, float]:
+    """Return what a bench measured."""
+    wanted = {"part": "test", "data": data, "contestant": model, "status": OK}
+    settings = {"model": model, "preset": preset}
+    lines = [line for line in read_results(results) if wanted.items() <= line.items() and line["settings"] == settings]
+    if not lines:
+        sys.exit(f"{results}: no run of {model}, {preset}, on {data} that ended well")
+    means = [statistics.mean(line[name] for line in lines) * unit for name, unit in RACED.items()]
+    return dict(zip(NAMES, means, strict=True))
+
+
 def elsewhere(what: str, *words: str) -> dict[str, float]:
     """Return the figures of a fresh process."""
     command = [sys.executable, "-m", "benchmarks.plan_check", f"--{what}", *words]
@@ -68,8 +86,13 @@ def main(words: list[str]) -> None:
         figures = work(words[1], words[2], words[3], words_of(words[4:]))
         sys.stdout.write(orjson.dumps(figures).decode())
         return
+    results = words_of(words[3:]).get("results")
     for data, model, preset in product(*(word.split(",") for word in words[:3])):
-        one, other = (elsewhere(what, data, model, preset, *words[3:]) for what in ("planned", "true"))
+        one = elsewhere("planned", data, model, preset, *words[3:])
+        if results is not None:
+            other = raced(Path(results), Path(data).name, model, preset)
+        else:
+            other = elsewhere("true", data, model, preset, *words[3:])
         ratios = {name: round(one[name] / other[name], 2) for name in NAMES}
         about = {"data": Path(data).name, "model": model, "preset": preset, "changes": words_of(words[3:])}
         record("plan_check", {**about, "planned over true": ratios, "planned": one, "true": other}, 0, ("torch",))
