@@ -3,8 +3,9 @@
     python ADAPTER train   FEATURES MODEL REPORT --seed 0 --threads 2 --settings '{...}'
     python ADAPTER predict FEATURES MODEL REPORT --seed 0 --threads 2 --settings '{...}' --ranking OUT.npz --k 5
 
-FEATURES holds X.trn.npz, Y.trn.npz, X.tst.npz, and Z.npz where labels have texts. REPORT becomes a JSON object of what
-was measured. Nothing but numpy and scipy is needed here: this runs in the environments of the peers.
+FEATURES holds X.trn.npz, Y.trn.npz, X.tst.npz, Z.npz where labels have texts, and F.trn.npz where some pairs of train
+are no evidence (a document that is itself the label), for those who can leave them out. REPORT becomes a JSON object
+of what was measured. Nothing but numpy and scipy is needed here: this runs in the environments of the peers.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ def train(task: Task) -> None:
     torch.set_num_threads(task.threads)
     settings = dict(task.settings)
     propensity = Propensity(*json.loads((task.features / "about.json").read_text())["propensity"])
-    dataset = Dataset(Part(task.matrix("Y.trn"), task.matrix("X.trn")), Z=task.matrix("Z"), propensity=propensity)
+    part = Part(task.matrix("Y.trn"), task.matrix("X.trn"), filtered=task.matrix("F.trn"))
+    dataset = Dataset(part, Z=task.matrix("Z"), propensity=propensity)
     model, preset, device = settings.pop("model"), settings.pop("preset"), settings.pop("device", "auto")
     tagger = Tagger(model, preset, settings, device=device, seed=task.seed)
     with task.learning():

@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import orjson
 import pytest
 from arena import Arena, environment, is_gone
 
+import benchmarks
 import zipfel
 from zipfel.bench import launch, race, results
 from zipfel.bench.features import loaded, stage
@@ -206,6 +209,27 @@ def test_k_is_deep_enough_for_filtered_pairs(tmp_path):
     other = Dataset(Part(np.eye(3, 9), np.eye(3)), dataclasses.replace(test, X=np.eye(3) + 2), name="x")
     with pytest.raises(ConfigError, match="another data set called 'x'"):
         stage(other, "test", tmp_path)
+
+
+def test_pairs_of_train_that_are_no_evidence_reach_our_models(tmp_path, monkeypatch):
+    """A document that is itself a label: without the pair, its own label counts as wrong."""
+    filtered = np.zeros((3, 9))
+    filtered[1, 4] = filtered[2, 0] = 1
+    train = Part(np.eye(3, 9), np.eye(3), filtered=filtered)
+    made = stage(Dataset(train, Part(np.eye(3, 9), np.eye(3)), name="x"), "test", tmp_path / "x")
+    monkeypatch.syspath_prepend(str(Path(benchmarks.__file__).parent / "peers"))
+    adapter, protocol = import_module("zipfel_adapter"), import_module("protocol")
+    heard = []
+
+    def tagger(*_, **__):
+        return SimpleNamespace(fit_dataset=heard.append, save=lambda *_, **__: None)
+
+    monkeypatch.setattr(adapter, "Tagger", tagger)
+    adapter.train(protocol.Task(made.folder, tmp_path, 0, 1, {"model": "glas", "preset": "default"}))
+    assert (heard[0].train.filtered.toarray() == filtered).all()
+    plain = stage(Dataset(Part(np.eye(3, 9), np.eye(3)), made.dataset.test, name="y"), "test", tmp_path / "y")
+    adapter.train(protocol.Task(plain.folder, tmp_path, 0, 1, {"model": "glas", "preset": "default"}))
+    assert heard[1].train.filtered is None
 
 
 def test_memory_of_whoever_starts_a_contestant_is_not_the_contestants(tmp_path):

@@ -1,7 +1,7 @@
 """What contestants read: tf-idf features of a data set, made once, in files that any of them can open.
 
-A stage is a folder with X.trn, Y.trn, X.tst (and Z) as scipy's npz files and `about.json`. The labels of the points
-that are to be ranked are not in it.
+A stage is a folder with X.trn, Y.trn, X.tst (and Z; and F.trn, pairs of train that are no evidence) as scipy's npz
+files and `about.json`. The labels of the points that are to be ranked are not in it.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ def _fingerprint(dataset: Dataset, part: str) -> str:
     for points in (dataset.train, dataset.parts[part]):
         for numbers in (fingerprints(points), points.Y.indices, points.Y.indptr):
             digest.update(numbers.tobytes())
+    if dataset.train.filtered is not None:
+        digest.update(dataset.train.filtered.indices.tobytes())
     return digest.hexdigest()
 
 
@@ -92,7 +94,8 @@ def _about(folder: Path) -> object:
 
 def _write(stage: Stage, about: dict[str, object]) -> None:
     dataset, ranked = stage.dataset, stage.dataset.parts[stage.part]
-    matrices = {"X.trn": dataset.train.X, "Y.trn": dataset.train.Y, "X.tst": ranked.X, "Z": dataset.Z}
+    train = dataset.train
+    matrices = {"X.trn": train.X, "Y.trn": train.Y, "F.trn": train.filtered, "X.tst": ranked.X, "Z": dataset.Z}
     with new_folder(stage.folder) as target:
         for name, matrix in matrices.items():
             if matrix is not None:
