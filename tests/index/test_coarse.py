@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from zipfel.index import coarse, exact
-from zipfel.index.coarse import Coarse
+from zipfel.index.coarse import Coarse, Half
 from zipfel.index.exact import ExactIndex
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -82,3 +82,63 @@ def test_a_processor_that_overflows_is_not_trusted():
         assert index.coarse is None
         assert index.search(query, 5) is not None
     assert torch.equal(found.ids, ExactIndex(rows).search(query, 5).ids)
+
+
+# --- many queries, in 16 bits -----------------------------------------------------------------------------------------
+
+
+@given(
+    queries=st.integers(1, 5), vectors=st.integers(4, 90), width=st.sampled_from([1, 3, 16, 64]),
+    wanted=st.integers(1, 9), more=st.integers(1, 9), room=st.integers(1, 300), seed=st.integers(0, 999),
+    near=st.sampled_from([0.0, 1e-3, 1.0]),
+)  # fmt: skip
+def test_where_it_is_sure_the_best_are_among_the_candidates(queries, vectors, width, wanted, more, room, seed, near):
+    """Vectors are equal, nearly so, or far apart: by 16 bits alone many tie that do not by whole numbers."""
+    assume(wanted + more <= vectors)
+    generator = torch.Generator().manual_seed(seed)
+    Q, middle = (torch.randn(size, width, generator=generator) for size in (queries, 1))
+    rows = middle + near * torch.randn(vectors, width, generator=generator)
+    with patch.multiple(coarse, MORE=more, ROOM=room):
+        ids, sure = Half(rows).candidates(Q, wanted)
+    assert ids.shape == (queries, wanted + more)
+    assert (ids.diff(dim=1) > 0).all()
+    best = (Q.double() @ rows.double().T).topk(wanted, dim=1).indices
+    for found, those, certain in zip(ids.tolist(), best.tolist(), sure.tolist(), strict=True):
+        assert set(those) <= set(found) or not certain
+    if near == 0:
+        assert not sure.any()
+
+
+def test_it_is_mostly_sure_of_vectors_that_are_far_apart():
+    generator = torch.Generator().manual_seed(0)
+    Q, rows = (torch.randn(size, 256, generator=generator) for size in (200, 5000))
+    assert Half(rows).candidates(Q, 10)[1].float().mean() > 0.9
+
+
+@pytest.mark.parametrize("near", [0.0, 0.01, 1.0])
+def test_many_queries_find_the_same_as_few(near):
+    """Among them one of which nothing is known, where all tie, and others that 16 bits cannot decide on."""
+    generator = torch.Generator().manual_seed(1)
+    Q = torch.randint(-3, 4, (200, 16), generator=generator).float()
+    Q[7] = 0
+    rows = torch.randint(-3, 4, (1000, 16), generator=generator).float()
+    rows = rows if near == 1 else rows[:1] + (near * rows[:]).round(decimals=2)
+    wanted = ExactIndex(rows).search(Q, 9)
+    with patch.object(exact, "MANY", 0), patch.object(exact, "half_is_faster", lambda: True):
+        index = ExactIndex(rows)
+        found = index.search(Q, 9)
+        assert index.half is not None
+        assert torch.equal(found.ids, wanted.ids) if near != 0.01 else found.ids.shape == wanted.ids.shape
+        torch.testing.assert_close(found.scores, wanted.scores)
+        index.add(rows[:1])
+        assert index.half is None
+
+
+def test_few_queries_small_indices_and_other_processors_do_without():
+    Q, rows = torch.randn(200, 16), torch.randn(1000, 16)
+    for many, faster, count in ((1 << 21, True, 200), (0, False, 200), (0, True, 100)):
+        with patch.object(exact, "MANY", many), patch.object(exact, "half_is_faster", lambda faster=faster: faster):
+            index = ExactIndex(rows)
+            index.search(Q[:count], 9)
+            assert index.half is None
+    assert isinstance(coarse.half_is_faster(), bool)

@@ -1,15 +1,21 @@
-"""A first look at vectors in whole numbers of 8 bits, which for one query costs a tenth of the exact products.
+"""First looks at vectors in short numbers: of 8 bits for one query, of 16 bits for many.
 
-What it says of a vector is off by no more than is known, so it tells for sure which vectors can be among the best.
+What they say of a vector is off by no more than is known, so it is sure which vectors can be among the best.
 """
 
 from __future__ import annotations
+
+import time
+from functools import cache
 
 import torch
 from torch import Tensor
 
 STEPS = 127  # that a number can be long, on either side of 0
 CHUNK = 1 << 16  # vectors that are shortened at a time
+ROOM = 1 << 24  # products held at a time
+MORE = 48  # vectors beyond those wanted, among which the best are nearly always
+HALF = 2.0**-7  # most that a product may be off in bfloat16, whose numbers are off by 2^-9: both factors, and itself
 
 
 class Coarse:
@@ -25,8 +31,8 @@ class Coarse:
         """Return the ids of all vectors that can be among the `width` best for a query [1, D], in ascending order."""
         short, step, lost = _shortened(query)
         about = torch._int_mm(short, self.columns)[0] * (self.steps * step)  # [L]
-        off = lost * self.lengths + step * short.float().norm() * self.lost  # by Cauchy and Schwarz
-        off = off + 1e-5 * self.lengths * query.norm()  # what float32 may lose
+        own, theirs = float(lost + 1e-5 * query.norm()), float(step * short.float().norm())  # and what float32 may lose
+        off = torch.add(own * self.lengths, self.lost, alpha=theirs)  # [L] by Cauchy and Schwarz
         least = (about - off).topk(min(width, len(about))).values[-1]
         return torch.nonzero(about + off >= least)[:, 0]
 
@@ -36,6 +42,50 @@ class Coarse:
         largest = torch.cat([short, -short, self.rows[:62]])
         pairs = [(largest, torch._int_mm(short, largest.T)), (self.rows, torch._int_mm(short, self.columns))]
         return all(torch.equal(found[:, :64].long(), short.long() @ rows[:64].T.long()) for rows, found in pairs)
+
+
+class Half:
+    """Vectors [L, D] in bfloat16, where the processor multiplies these faster than whole ones."""
+
+    def __init__(self, vectors: Tensor) -> None:
+        self.rows, self.longest = vectors.bfloat16(), vectors.norm(dim=1).amax()
+
+    def candidates(self, queries: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Return ids [B, width + MORE] in ascending order, and whether the `width` best are among them for sure, [B].
+
+        They are where the last id is behind the last wanted by more than both can be off.
+        """
+        ids, values = self._best(queries.bfloat16(), width + MORE)
+        off = HALF * self.longest * queries.norm(dim=1)
+        sure = values[:, width - 1] - off > values[:, -1] + off
+        return ids.sort(dim=1).values, sure
+
+    def _best(self, short: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Return the ids of the largest products of each query, [B, width], and these, best first."""
+        found: list[tuple[Tensor, Tensor]] = []
+        step = max(width, ROOM // len(short))
+        for start in range(0, len(self.rows), step):
+            scores = short @ self.rows[start : start + step].T
+            top = scores.topk(min(width, scores.shape[1]), dim=1)
+            found.append((top.indices + start, top.values.float()))
+        ids, values = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+        best = values.topk(width, dim=1)
+        return ids.gather(1, best.indices), best.values
+
+
+@cache
+def half_is_faster() -> bool:
+    """Tell whether this processor multiplies bfloat16 much faster than float32: some are slower by far."""
+    whole = torch.randn(1024, 512, generator=torch.Generator().manual_seed(0))
+    half = whole.bfloat16()
+
+    def seconds(matrix: Tensor) -> float:
+        start = time.perf_counter()
+        torch.mm(matrix[:256], matrix.T)
+        return time.perf_counter() - start
+
+    times = [(seconds(half), seconds(whole)) for _ in range(6)][1:]
+    return min(time for time, _ in times) < 0.6 * min(time for _, time in times)
 
 
 def _shortened(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,7 +10,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from zipfel.index.coarse import Coarse
+from zipfel.index.coarse import MORE, Coarse, Half, half_is_faster
 from zipfel.types import Shortlist
 
 CHUNK, WIDE = 1 << 24, 1 << 30  # scores held at a time, on a CPU and on a GPU
@@ -33,6 +33,7 @@ class ExactIndex:
         self.vectors = vectors
         self.asked = 0  # how often for one query
         self.coarse: Coarse | None = None
+        self.half: Half | None = None
 
     def __len__(self) -> int:
         """Return the number of rows, L."""
@@ -41,7 +42,7 @@ class ExactIndex:
     def add(self, vectors: Tensor, deterministic: bool = True) -> None:
         """Take new rows behind those that are there."""
         self.vectors = torch.cat([self.vectors, vectors.to(self.vectors)])
-        self.asked, self.coarse = 0, None
+        self.asked, self.coarse, self.half = 0, None, None
 
     def state(self) -> dict[str, Tensor]:
         """Return what there is besides the vectors: nothing."""
@@ -53,6 +54,8 @@ class ExactIndex:
             return self._search_on_gpu(queries, width)
         if len(queries) == 1 and self._has_coarse():
             return self._search_alone(queries, width)
+        if len(queries) >= BLOCK // 4 and self._has_half(width):
+            return self._search_in_half(queries, width)
         return self._search(queries, width, CHUNK, products, largest)
 
     def _has_coarse(self) -> bool:
@@ -71,6 +74,26 @@ class ExactIndex:
         scores = row_products(query, self.vectors, ids)
         best = largest(scores, width)
         return Shortlist(ids.gather(1, best), scores.gather(1, best))
+
+    def _has_half(self, width: int) -> bool:
+        """Tell whether there is a first look for many queries, which is made where it pays."""
+        if self.vectors.numel() < MANY or len(self.vectors) < 8 * (width + MORE) or not half_is_faster():
+            return False
+        if self.half is None:
+            self.half = Half(self.vectors)
+        return True
+
+    def _search_in_half(self, queries: Tensor, width: int) -> Shortlist:
+        """Find some more in short numbers, and keep the best by whole ones; the few queries that need it start anew."""
+        assert self.half is not None
+        ids, sure = self.half.candidates(queries, width)
+        scores = row_products(queries, self.vectors, ids)
+        best = largest(scores, width)
+        ids, scores = ids.gather(1, best), scores.gather(1, best)
+        if not sure.all():
+            anew = self._search(queries[~sure], width, CHUNK, products, largest)
+            ids[~sure], scores[~sure] = anew.ids, anew.scores
+        return Shortlist(ids, scores)
 
     def _search_on_gpu(self, queries: Tensor, width: int) -> Shortlist:
         """Find some more in short numbers (TF32), whose products are 6 × as fast, and keep the best by whole ones."""
