@@ -1089,6 +1089,16 @@ def test_small_data_has_smaller_batches_then_more_passes(points, schedule):
 
 
 @pytest.mark.parametrize(
+    ("labels", "width", "faster", "half"),
+    [(1024, 1024, True, True), (1023, 1024, True, False), (1024, 1024, False, False)],
+)
+def test_products_are_short_where_there_are_many_on_a_processor_that_has_them(monkeypatch, labels, width, faster, half):
+    monkeypatch.setattr(decaf, "half_is_faster", lambda: faster)
+    model = Decaf(1, labels, DecafSettings(dimension=width), seeded())
+    assert model.schedule(Part(csr_array((500, labels)), X=csr_array((500, 1))), 5, 0.1).half is half
+
+
+@pytest.mark.parametrize(
     ("changes", "told"),
     [
         *(({name: 0}, f"{name} must be at least 1; found 0") for name in ("dimension", "learners", "clusters", "beam",

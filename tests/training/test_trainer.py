@@ -122,6 +122,22 @@ def test_every_epoch_sees_every_point_once_in_an_order_of_its_own():
     assert (outcome.epochs, outcome.interrupted) == (4, False)
 
 
+@pytest.mark.parametrize(("half", "kind"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_products_are_short_where_the_schedule_says_so_and_weights_never(half, kind):
+    module, seen = nn.Linear(4, 2), set()
+
+    def objective(rows: np.ndarray[Any, Any], generator: torch.Generator) -> Mapping[str, Tensor]:
+        found = module(torch.ones(len(rows), 4))
+        seen.add(found.dtype)
+        return {"square": found.float().square().mean()}
+
+    before = module.weight.detach().clone()
+    train(Run(), "stage", module, POINTS, objective, Schedule(1, 4, 0.1, half=half))
+    assert seen == {kind}
+    assert module.weight.dtype == torch.float32
+    assert (module.weight != before).all()
+
+
 def test_fewer_points_than_a_batch_are_one_step():
     module = Small()
     steps = Steps(module)

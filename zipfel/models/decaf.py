@@ -22,6 +22,7 @@ from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index import load_index
+from zipfel.index.coarse import half_is_faster
 from zipfel.index.exact import SPARE, ExactIndex, all_products, products
 from zipfel.labelspace.centroids import sparse_centroids
 from zipfel.labelspace.clusters import balanced_clusters
@@ -51,6 +52,7 @@ from zipfel.types import stored
 EXACT = {"cpu": 25_000, "cuda": 2_000_000}  # labels up to which all of them are trained and searched
 MOST_CLUSTERS = 1 << 17  # as the authors have for 1.3 million labels: more take longer to search than they spare
 FEWEST = 32  # points of a batch, unless train has too few
+LARGE = 1 << 20  # numbers of the classifiers, from which short products are worth it on a CPU that has them
 
 
 @dataclass(frozen=True)
@@ -362,7 +364,9 @@ class Decaf(nn.Module):
         most = max(FEWEST, epochs * len(part) // self.settings.steps)
         batch = max(1, min(self.settings.batch, most, len(part) // 10))
         epochs = max(epochs, math.ceil(self.settings.steps * batch / len(part)))
-        return Schedule(epochs, batch, rate, halve=self.settings.halve, patience=self.settings.patience)
+        large = len(self.counts) * self.settings.dimension >= LARGE
+        return Schedule(epochs, batch, rate, halve=self.settings.halve, patience=self.settings.patience,
+                        half=large and half_is_faster())  # fmt: skip
 
     # --- Prediction --------------------------------------------------------------------------------------------------
 

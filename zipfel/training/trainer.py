@@ -35,6 +35,7 @@ class Schedule:
     optimiser: Literal["adam", "sgd"] = "adam"
     patience: int | None = None  # epochs without a better validation after which to stop; None never stops
     clip: float | None = None  # longest gradient, of all parameters as one vector
+    half: bool = False  # products in bfloat16 on a CPU too; on a GPU they always are
     checkpoint_seconds: float = 60
 
     def rate_at(self, step: int, steps: int) -> float:
@@ -153,7 +154,7 @@ class _Learner:
 
     def _step(self, rows: Rows, epoch: int, step: int) -> None:
         generator = self.run.generator(self.stage, epoch, step + 1)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.schedule.half or self.device.type == "cuda"):
             terms = self.objective(np.sort(rows), generator)
             loss = sum(terms.values(), start=torch.zeros((), device=self.device))
         loss.backward()  # type: ignore[no-untyped-call]
