@@ -75,8 +75,8 @@ class Half:
 @cache
 def half_is_faster() -> bool:
     """Tell whether this processor has instructions for products of bfloat16; others are slower with them by far."""
-    told = getattr(torch.cpu, "get_capabilities", dict)()  # which older versions of torch do not have
-    return any(told.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+    told: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # which older versions do not have
+    return any(told.get(name) is True for name in ("avx512_bf16", "amx_bf16"))
 
 
 def _shortened(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
