@@ -14,15 +14,21 @@ from hypothesis import strategies as st
 
 from zipfel.nn import encoders
 from zipfel.nn.encoders import (
+    LONGEST,
     AveragingNetwork,
     NormedLinear,
+    ReadyBlock,
     Table,
     TextBlock,
     averaged,
     dropped,
+    in_parts,
     keep_features,
     steady_linear,
     unique_ids,
+    whole,
+    whole_product,
+    whole_products_are_sound,
 )
 from zipfel.types import Bags
 
@@ -425,3 +431,53 @@ def test_bags_that_are_reused_give_the_same_gradients_and_are_turned_once():
     assert slopes[0][0] == [0, 1, 3]
     with patch.object(encoders.Turned, "of", side_effect=AssertionError):
         Table(5, 2, torch.Generator(), scale=1.0).train()(bags)
+
+
+# --- text blocks for prediction ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 64, 300])
+def test_a_ready_block_is_the_block_and_the_batch_changes_nothing(width):
+    block = text_block(width).eval()
+    sums = torch.randn(9, width, generator=seeded(3)) * 10.0 ** torch.arange(-4, 5)[:, None]  # rows small and large
+    sums[4] = 0
+    ready = ReadyBlock(block)
+    found = ready(sums)
+    assert found.dtype == torch.float64
+    lengths = sums.norm(dim=1, keepdim=True).clamp_min(1e-9)
+    with torch.no_grad():
+        torch.testing.assert_close(found.float() / lengths, block(sums) / lengths, rtol=1e-4, atol=3e-6)
+    for place in range(9):
+        assert torch.equal(ready(sums[place : place + 1]), found[place : place + 1])
+    assert (found[4] == 0).all()
+
+
+@given(numbers=st.lists(st.integers(-LONGEST, LONGEST), min_size=2, max_size=40), seed=st.integers(0, 99))
+def test_products_of_whole_numbers_are_exact(numbers, seed):
+    generator = seeded(seed)
+    others = torch.randint(-LONGEST, LONGEST + 1, (5, len(numbers)), generator=generator)
+    row = torch.tensor([numbers], dtype=torch.float32)
+    parts = in_parts(row)
+    assert parts.dtype == torch.int8
+    assert (parts.double().T @ torch.tensor([128.0**2, 128.0, 1.0], dtype=torch.float64)).tolist() == numbers
+    found = whole_product(row, in_parts(others.float()).T)
+    assert found.tolist() == [[sum(a * b for a, b in zip(numbers, other, strict=True)) for other in others.tolist()]]
+
+
+def test_whole_numbers_are_rounded_by_row_and_none_is_too_long():
+    values = torch.tensor([[0.5, -1.0, 1 / 3], [0.0, 0.0, 0.0], [1e-20, 2e-20, -4e-20]])
+    numbers, steps = whole(values)
+    assert numbers.abs().amax(dim=1).tolist() == [LONGEST, 0, LONGEST]
+    assert (numbers == numbers.round()).all()
+    torch.testing.assert_close(numbers * steps, values, rtol=1e-5, atol=1e-30)
+
+
+def test_where_whole_numbers_are_multiplied_wrong_the_result_is_the_same(monkeypatch):
+    block, sums = text_block(32).eval(), torch.randn(1, 32, generator=seeded(3))
+    wanted = ReadyBlock(block)(sums)
+    monkeypatch.setattr(torch, "_int_mm", lambda a, b: torch.zeros(len(a), b.shape[1], dtype=torch.int32))
+    whole_products_are_sound.cache_clear()
+    ready = ReadyBlock(block)
+    whole_products_are_sound.cache_clear()
+    assert ready.short is None
+    assert torch.equal(ready(sums), wanted)

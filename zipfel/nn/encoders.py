@@ -206,8 +206,10 @@ class ReadyBlock(nn.Module):
         """Map r̂ [B, D] to [B, D], in float64."""
         wide, hidden = sums.double(), F.relu(sums.float())
         numbers, step = whole(hidden)
-        alone = self.short is not None and len(sums) == 1
-        product = whole_product(numbers, self.short) if alone else numbers.double() @ self.columns
+        if self.short is not None and len(sums) == 1:
+            product = whole_product(numbers, self.short)
+        else:
+            product = numbers.double() @ self.columns
         return torch.addcmul(self.own * wide, self.diagonal, hidden.double()) + product * (step.double() * self.steps)
 
 
