@@ -58,7 +58,7 @@ def judged(dataset: Dataset, preset: str, settings: dict[str, Any], seed: int) -
     index = network.shortlister()
     recall = 1.0 if index is None else list_recall(network, index, dataset.test)
     found |= {"list recall": 100 * recall, "seconds": seconds}
-    if "clusters" in settings:
+    if settings.get("shortlist") == "beam" and "clusters" in settings:
         some = dataset.train.take(np.linspace(0, len(dataset.train) - 1, SOME).astype(np.int64))
         for name, part in (("train", some), ("test", dataset.test)):
             found |= by_length(network, part, name)

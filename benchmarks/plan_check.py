@@ -34,7 +34,8 @@ def planned(data: str, model: str, preset: str, changes: dict[str, str]) -> dict
     from zipfel.plan import plan
 
     raced = changes.pop("results", None) is not None
-    dataset = dataclasses.replace(features.loaded(Path(data)), validation=None) if raced else read(data)
+    dataset = features.without_texts(features.loaded(Path(data))) if raced else read(data)
+    dataset = dataclasses.replace(dataset, validation=None) if raced else dataset
     start = time.perf_counter()
     found = plan(dataset, model, preset, changes).as_json()
     return {**{name: found[name] for name in NAMES}, "planning_seconds": time.perf_counter() - start}
@@ -61,7 +62,8 @@ def true(data: str, model: str, preset: str, changes: dict[str, str]) -> dict[st
 
 def raced(results: Path, data: str, model: str, preset: str) -> dict[str, float]:
     """Return what a bench measured."""
-    wanted = {"part": "test", "data": data, "contestant": model, "status": OK}
+    name = model if preset == "default" else f"{model}:{preset}"
+    wanted = {"part": "test", "data": data, "contestant": name, "status": OK}
     settings = {"model": model, "preset": preset}
     lines = [line for line in read_results(results) if wanted.items() <= line.items() and line["settings"] == settings]
     if not lines:
@@ -86,7 +88,10 @@ def main(words: list[str]) -> None:
         figures = work(words[1], words[2], words[3], words_of(words[4:]))
         sys.stdout.write(orjson.dumps(figures).decode())
         return
-    results = words_of(words[3:]).get("results")
+    changes = words_of(words[3:])
+    results = changes.get("results")
+    if results is not None and len(changes) > 1:
+        sys.exit("results=FILE are of presets as they are; found other changes besides")
     for data, model, preset in product(*(word.split(",") for word in words[:3])):
         one = elsewhere("planned", data, model, preset, *words[3:])
         if results is not None:

@@ -45,7 +45,7 @@ class Task:
     measured: dict[str, Any] = field(default_factory=dict)
 
     def matrix(self, name: str) -> Any:
-        """Return a matrix of the data set; `Z` is None where labels have no texts."""
+        """Return a matrix of the data set; `Z` is None where labels have no texts, `F.trn` where all is evidence."""
         path = self.features / f"{name}.npz"
         return csr_matrix(load_npz(path)).astype(np.float32) if path.exists() else None
 

@@ -361,6 +361,41 @@ def test_the_farthest_scores_that_need_no_largest_one_neither_overflow_nor_vanis
     assert losses._Chunks(points * 1.01, W.detach(), packed([{0}]), None).middle() is None
 
 
+@pytest.mark.parametrize("chunk", [64, 1 << 20])
+@pytest.mark.parametrize("loss", ["decoupled", "logistic"])
+def test_in_short_numbers_losses_and_slopes_are_nearly_the_same(chunk, loss, monkeypatch):
+    """As a GPU has it, where lengths are float32 although the products they are taken off are not."""
+    norm = torch.Tensor.norm
+    monkeypatch.setattr(torch.Tensor, "norm", lambda self, *args, **more: norm(self.float(), *args, **more))
+    generator = torch.Generator().manual_seed(0)
+    unit = [torch.nn.functional.normalize(torch.randn(size, 64, generator=generator), dim=1) for size in (32, 300)]
+    points, W = unit[0].requires_grad_(), (35.37 * unit[1]).requires_grad_()
+    owned = [{row, 200 + row} for row in range(32)]
+
+    def worked_out() -> list[torch.Tensor]:
+        with patch.object(losses, "CHUNK", chunk):
+            if loss == "decoupled":
+                found = losses.decoupled_all(points, W, packed(owned))
+            else:
+                found = losses.all_labels(points, W, torch.tensor(-10.0), packed(owned))
+            return [found, *torch.autograd.grad(found, (points, W))]
+
+    wanted = worked_out()
+    with torch.autocast("cpu", torch.bfloat16):
+        short = worked_out()
+    for ours, theirs in zip(short, wanted, strict=True):
+        assert ours.dtype == torch.float32
+        assert (ours - theirs).norm() < 0.015 * theirs.norm()
+
+
+def test_short_scores_of_a_pool_are_judged_in_whole_numbers():
+    scores = torch.tensor([[30.0, 29.0, 1.0, 2.0]]).bfloat16()
+    targets = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
+    loss = losses.decoupled(scores, targets)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(math.log(1 + math.exp(-1)), rel=1e-5)
+
+
 def test_chunks_of_many_labels_are_even():
     points, W = torch.zeros(2, 3), torch.zeros(1000, 3)
     for room, size in ((2 * 300, 256), (2 * 128, 128), (2 * 127, 127), (1, 1)):

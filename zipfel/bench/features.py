@@ -83,7 +83,8 @@ def _fingerprint(dataset: Dataset, part: str) -> str:
         for numbers in (fingerprints(points), points.Y.indices, points.Y.indptr):
             digest.update(numbers.tobytes())
     if dataset.train.filtered is not None:
-        digest.update(dataset.train.filtered.indices.tobytes())
+        for numbers in (dataset.train.filtered.indices, dataset.train.filtered.indptr):
+            digest.update(numbers.tobytes())
     return digest.hexdigest()
 
 

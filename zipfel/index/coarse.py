@@ -14,7 +14,7 @@ STEPS = 127  # that a number can be long, on either side of 0
 CHUNK = 1 << 16  # vectors that are shortened at a time
 ROOM = 1 << 24  # products held at a time
 MORE = 48  # vectors beyond those wanted, among which the best are nearly always
-HALF = 2.0**-7  # most that a product may be off in bfloat16, whose numbers are off by 2^-9: both factors, and itself
+ROUNDED = 2.0**-8  # most that a number loses in bfloat16, as a share of itself
 
 
 class Coarse:
@@ -48,28 +48,34 @@ class Half:
 
     def __init__(self, vectors: Tensor) -> None:
         self.rows, self.longest = vectors.bfloat16(), vectors.norm(dim=1).amax()
+        starts = range(0, len(vectors), CHUNK)
+        lost = [(vectors[s : s + CHUNK] - self.rows[s : s + CHUNK]).norm(dim=1).amax() for s in starts]
+        self.lost = torch.stack(lost).amax()  # most of a vector's length
 
     def candidates(self, queries: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """Return ids [B, width + MORE] in ascending order, and whether the `width` best are among them for sure, [B].
 
         They are where the last id is behind the last wanted by more than both can be off.
         """
-        ids, values = self._best(queries.bfloat16(), width + MORE)
-        off = HALF * self.longest * queries.norm(dim=1)
-        sure = values[:, width - 1] - off > values[:, -1] + off
+        short = queries.bfloat16()
+        ids, values = self._best(short, width + MORE)
+        lost, lengths = (queries - short).norm(dim=1), queries.norm(dim=1)
+        off = (lost + 1e-5 * lengths) * self.longest + (lengths + lost) * self.lost  # by Cauchy and Schwarz
+        least, most = values[:, width - 1], values[:, -1]
+        sure = least - off - ROUNDED * least.abs() > most + off + ROUNDED * most.abs()
         return ids.sort(dim=1).values, sure
 
     def _best(self, short: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """Return the ids of the largest products of each query, [B, width], and these, best first."""
-        found: list[tuple[Tensor, Tensor]] = []
+        ids, values = short.new_empty(len(short), 0, dtype=torch.long), short.new_empty(len(short), 0)
         step = max(width, ROOM // len(short))
         for start in range(0, len(self.rows), step):
             scores = short @ self.rows[start : start + step].T
             top = scores.topk(min(width, scores.shape[1]), dim=1)
-            found.append((top.indices + start, top.values.float()))
-        ids, values = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
-        best = values.topk(width, dim=1)
-        return ids.gather(1, best.indices), best.values
+            ids, values = torch.cat([ids, top.indices + start], dim=1), torch.cat([values, top.values], dim=1)
+            best = values.topk(min(width, values.shape[1]), dim=1)
+            ids, values = ids.gather(1, best.indices), best.values
+        return ids, values.float()
 
 
 @cache

@@ -89,7 +89,7 @@ def decoupled(scores: Tensor, targets: Tensor, mask: Tensor | None = None) -> Te
     Mean over points of 1/|P| Σ_{l∈P} ln(1 + Σ_{j∉P} exp(s_j − s_l)).  scores, targets: [B, S].  mask: [B, S], False
     leaves a pair out.
     """
-    scores, right, wrong = scores.float() if scores.is_cuda else scores, targets > 0, targets <= 0
+    scores, right, wrong = scores.float() if scores.dtype == torch.bfloat16 else scores, targets > 0, targets <= 0
     if mask is not None:
         right, wrong = right & mask, wrong & mask
     against = scores.masked_fill(~wrong, LOWEST).logsumexp(dim=1, keepdim=True)  # [B, 1]
@@ -152,7 +152,8 @@ class _Chunks:
         Where scores cannot be far from 0, as cosines times a scale cannot, no pass is spent on finding the largest.
         """
         most = self.points.norm(dim=1) * self.W.norm(dim=1).max() if len(self.W) else self.points.norm(dim=1)
-        return most / 2 if float(most.max() if len(most) else 0) <= FAR else None
+        far = float(most.max() if len(most) else 0) > FAR
+        return None if far else (most / 2).to(self.points.dtype)  # as the product will have it: the same is added back
 
 
 def half(vectors: Tensor) -> Tensor:

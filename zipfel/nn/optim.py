@@ -174,9 +174,10 @@ def adam_rows(
             weight_decay=0, amsgrad=False, maximize=False,
         )  # fmt: skip
 
+    table = parts[0].detach()
     if ids is None:
-        return update(parts[0].detach(), gradient, parts[1], parts[2])
-    table = parts[0]
+        update(table, gradient, parts[1], parts[2])
+        return
     block = max(1, len(ids) if table.is_cuda else BLOCK // table.shape[1])
     buffers = [table.new_empty(min(block, len(ids)), table.shape[1]) for _ in parts]
     for start in range(0, len(ids), block):
@@ -188,4 +189,3 @@ def adam_rows(
         update(rows, gradient[start : start + block], first, second)
         for part, now in zip(parts, (rows, first, second), strict=True):
             part.index_copy_(0, chosen, now)
-    return None
