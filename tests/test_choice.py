@@ -23,9 +23,10 @@ CODES = [["B12"], ["B12"], ["90.7"], ["90.7"]] * 10
     ("points", "features", "labels", "text", "device", "model", "preset"),
     [
         (4_880, 1_836, 159, False, "cpu", "mnn", "default"),
-        (12_920, 500, 983, False, "cpu", "mnn", "default"),
-        (20_001, 500, 983, False, "cpu", "glas", "default"),
-        (20_001, 4_096, 983, False, "cpu", "lightdxml", "default"),
+        (12_920, 500, 983, False, "cpu", "glas", "default"),
+        (10_000, 500, 983, False, "cpu", "mnn", "default"),
+        (10_001, 500, 983, False, "cpu", "glas", "default"),
+        (10_001, 4_096, 983, False, "cpu", "lightdxml", "default"),
         (45_000, 0, 4_271, False, "cuda", "lightdxml", "default"),
         (14_508, 0, 11_292, True, "cpu", "decaf", "default"),
         (500, 100, 10, True, "cpu", "decaf", "default"),

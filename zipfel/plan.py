@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from zipfel.training.run import Run
 POINTS = 4096  # of train that are rehearsed with; at least ten batches
 VALIDATED = 8192
 PREDICTED = 1024
+LONG = 5.0  # seconds, of which what is loaded late is a small part
 COPIES = 4  # of a model's weights in training: themselves, two moments, and the best so far
 BASE = 400 << 20  # bytes of an interpreter with torch
 FEWER = {"walks": 1, "cycle": 1}  # settings of a rehearsal, where the model has them
@@ -128,6 +130,7 @@ class _Rehearsed(Tagger):
     lesson_: Lesson  # as it would be
     short_: Lesson
     label_seconds_ = 0.0  # DeepWalk's, of one walk a label
+    lost_ = 0.0  # seconds that were spent on finding that out
 
     def _built(self, features: int, labels: int) -> Any:
         weights = weight_bytes(self.chosen_.model, self.settings_, features, labels)
@@ -145,11 +148,15 @@ class _Rehearsed(Tagger):
             steps = max(1, round(self.settings_.steps * len(self.short_.train) / max(len(train), 1)))
             self.model_.settings = dataclasses.replace(self.settings_, steps=steps)
         if hasattr(self.model_, "label_vectors"):  # the graph of labels is that of all points
-            start = time.perf_counter()
             self.model_.label_names = self.lesson_.label_names
-            vectors = self.model_.label_vectors(train.Y, Run(seed=self.seed))
+            for _ in range(2):  # the first time, libraries may be loaded; it is done again unless it is long
+                start = time.perf_counter()
+                vectors = self.model_.label_vectors(train.Y, Run(seed=self.seed))
+                self.label_seconds_ = time.perf_counter() - start
+                self.lost_ += self.label_seconds_
+                if self.label_seconds_ > LONG:
+                    break
             self.rehearsal_.given[f"{self.model_.name}-labels"] = {"V": vectors}
-            self.label_seconds_ = time.perf_counter() - start
         return self.short_
 
 
@@ -216,7 +223,7 @@ class _Facts:
 def _scaled(facts: _Facts, peak: list[int]) -> Plan:
     """Return the plan that a rehearsal speaks for."""
     tagger, acts = facts.tagger, facts.tagger.rehearsal_.acts
-    rest = facts.seconds - sum(act.total for act in acts) - tagger.label_seconds_
+    rest = facts.seconds - sum(act.total for act in acts) - tagger.lost_
     seconds = rest + sum(facts.act_seconds(act) for act in acts) + facts.more_seconds()
     seconds += len(facts.rounds) * tagger.label_seconds_ * getattr(facts.settings, "walks", 1)
     predict = _predict_seconds(tagger)
@@ -265,14 +272,14 @@ def _predicted(tagger: _Rehearsed) -> int:
 
 
 def _predict_seconds(tagger: _Rehearsed) -> float:
-    """Return the time to tag a document, in batches, the second time that it is done."""
-    part = _some(tagger.lesson_.train, PREDICTED)
+    """Return the time to tag a document, in batches, once that has been done."""
+    part, took = _some(tagger.lesson_.train, PREDICTED), []
     inputs = part.X if tagger.features_ is None else part.texts
-    for _ in range(2):
+    while len(took) < 2 or (len(took) < 9 and sum(took) < 1):  # short times are told apart by several
         start = time.perf_counter()
         tagger.rank(inputs)
-        seconds = time.perf_counter() - start
-    return seconds / max(len(part), 1)
+        took.append(time.perf_counter() - start)
+    return statistics.median(took[1:]) / max(len(part), 1)
 
 
 def _remember_all(facts: _Facts) -> float:
