@@ -1,6 +1,6 @@
 """Which model, where none is named: a rule of sizes, texts of labels and device, and what it rests on.
 
-P@1 on validation, preset `default`, seed 0, by which the rule was made (`zipfel bench`, benchmarks/results/bench.jsonl):
+P@1 on validation, preset `default`, seed 0, which the rule was made by (benchmarks/results/bench.jsonl):
 
 | | label text | points | features | glas | mnn | dxml | lightdxml | decaf |
 |---|---|---|---|---|---|---|---|---|
