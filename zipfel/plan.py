@@ -273,7 +273,8 @@ def _predicted(tagger: _Rehearsed) -> int:
 
 def _predict_seconds(tagger: _Rehearsed) -> float:
     """Return the time to tag a document, in batches, once that has been done."""
-    part, took = _some(tagger.lesson_.train, PREDICTED), []
+    took: list[float] = []
+    part = _some(tagger.lesson_.train, PREDICTED)
     inputs = part.X if tagger.features_ is None else part.texts
     while len(took) < 2 or (len(took) < 9 and sum(took) < 1):  # short times are told apart by several
         start = time.perf_counter()
