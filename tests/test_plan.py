@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from zipfel import persistence, plan
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.synthetic import Synthetic, make
 from zipfel.errors import ConfigError
+from zipfel.models import dxml
 from zipfel.tagger import MODELS, Tagger, settings_of
 from zipfel.training import memory
 from zipfel.training.rehearsal import Act, Rehearsal
@@ -259,6 +261,21 @@ def test_time_is_near_the_truth(data):
     outcome = Tagger("glas", settings=settings, device="cpu").fit_dataset(data).outcome_
     assert found.training_seconds is not None
     assert 1 / 4 < found.training_seconds / outcome.seconds < 4
+
+
+def test_what_is_loaded_late_does_not_count_with_every_walk(data, monkeypatch):
+    """The first time, DeepWalk loads a library: half a second, which must not be taken thirty times."""
+    called, made = [], dxml.deepwalk
+
+    def slow_at_first(*args, **more):
+        time.sleep(0 if called else 0.5)
+        called.append(1)
+        return made(*args, **more)
+
+    monkeypatch.setattr(dxml, "deepwalk", slow_at_first)
+    found = plan.plan(data, "dxml", settings={**small("dxml"), "walks": 30}, device="cpu")
+    assert len(called) == 2
+    assert found.training_seconds < 10
 
 
 def test_unknown_names_are_refused(data):
