@@ -77,7 +77,13 @@ class Curve:
     def __call__(self, scores: NDArray[Any]) -> Floats:
         """Return the probabilities of the labels of a ranking, [B, k]."""
         z = self.line(scores)
-        return np.asarray(np.interp(z, *np.transpose(self.knots)) if self.knots else expit(z))
+        return np.asarray(np.interp(z, *self._lines) if self.knots else expit(z))
+
+    @cached_property
+    def _lines(self) -> tuple[Floats, Floats]:
+        """Both sides of the knots."""
+        values, shares = np.array(self.knots, dtype=np.float64).T.copy()
+        return values, shares
 
     def line(self, scores: NDArray[Any]) -> Floats:
         """Return z, [B, k]; number by number, so that its last bits do not depend on the batch."""
@@ -256,10 +262,11 @@ class Calibration:
         threshold: one for all labels, or one for each bin.  Equal probabilities are set apart by their last bit, so
         that scores alone tell the order.
         """
-        least = np.asarray(-np.inf if threshold is None else threshold, dtype=np.float64)
-        if least.shape == (BINS,):
-            least = least[self.bins_of(ranking.ids)]  # [B, k]
-        found = cut(Ranking(ranking.ids, mapped(self.curve, ranking.scores)), least)
+        scores = np.where(ranking.ids >= 0, mapped(self.curve, ranking.scores), np.float32(-np.inf))
+        found = Ranking(ranking.ids, scores)
+        if threshold is not None:
+            least = np.asarray(threshold, dtype=np.float64)
+            found = cut(found, least[self.bins_of(ranking.ids)] if least.shape == (BINS,) else least)
         return found if self.curve is None else _set_apart(found)
 
     def bins_of(self, ids: Ids) -> Ids:
@@ -329,6 +336,8 @@ def cut(ranking: Ranking, threshold: float | Sequence[float] | Floats) -> Rankin
 
 def _set_apart(ranking: Ranking) -> Ranking:
     """Return a ranking whose scores fall from place to place, by the last bit of float32 where they were equal."""
+    if (ranking.scores[:, 1:] < ranking.scores[:, :-1]).all():
+        return ranking
     scores = ranking.scores.copy()
     for place in range(1, ranking.k):
         below = np.nextafter(scores[:, place - 1], np.float32(0))

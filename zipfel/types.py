@@ -50,16 +50,22 @@ class Bags:
 
     def to(self, device: torch.device | str) -> Bags:
         """Return the same bags on `device`."""
+        if self.ids.device == device:
+            return self
         wait = device == "cpu"  # else the numbers might be read before they have arrived
         return Bags(*(part.to(device, non_blocking=not wait) for part in (self.ids, self.weights, self.offsets)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shortlist:
-    """Unsorted candidates of an index; -1 pads short rows."""
+    """Unsorted candidates of an index; -1 pads short rows.
+
+    steady: scores are inner products that do not depend on the batch (`row_products`), and need not be taken anew.
+    """
 
     ids: Tensor  # [B, W] int64
     scores: Tensor  # [B, W] float32
+    steady: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from zipfel.nn import encoders
 from zipfel.nn.encoders import (
-    LONGEST,
+    LONG,
+    SHORT,
     AveragingNetwork,
     NormedLinear,
     ReadyBlock,
@@ -452,22 +453,23 @@ def test_a_ready_block_is_the_block_and_the_batch_changes_nothing(width):
     assert (found[4] == 0).all()
 
 
-@given(numbers=st.lists(st.integers(-LONGEST, LONGEST), min_size=2, max_size=40), seed=st.integers(0, 99))
+@given(numbers=st.lists(st.integers(-LONG, LONG), min_size=2, max_size=40), seed=st.integers(0, 99))
 def test_products_of_whole_numbers_are_exact(numbers, seed):
     generator = seeded(seed)
-    others = torch.randint(-LONGEST, LONGEST + 1, (5, len(numbers)), generator=generator)
+    others = torch.randint(-SHORT, SHORT + 1, (5, len(numbers)), generator=generator)
     row = torch.tensor([numbers], dtype=torch.float32)
-    parts = in_parts(row)
+    parts = in_parts(row, 3)
     assert parts.dtype == torch.int8
-    assert (parts.double().T @ torch.tensor([128.0**2, 128.0, 1.0], dtype=torch.float64)).tolist() == numbers
-    found = whole_product(row, in_parts(others.float()).T)
+    assert (parts.double().T @ torch.tensor([1.0, 256.0, 256.0**2], dtype=torch.float64)).tolist() == numbers
+    assert torch.equal(in_parts(others, 3)[10:], torch.zeros(5, len(numbers), dtype=torch.int8))  # two are enough
+    found = whole_product(row, in_parts(others.float(), 2).T)
     assert found.tolist() == [[sum(a * b for a, b in zip(numbers, other, strict=True)) for other in others.tolist()]]
 
 
 def test_whole_numbers_are_rounded_by_row_and_none_is_too_long():
     values = torch.tensor([[0.5, -1.0, 1 / 3], [0.0, 0.0, 0.0], [1e-20, 2e-20, -4e-20]])
-    numbers, steps = whole(values)
-    assert numbers.abs().amax(dim=1).tolist() == [LONGEST, 0, LONGEST]
+    numbers, steps = whole(values, LONG)
+    assert numbers.abs().amax(dim=1).tolist() == [LONG, 0, LONG]
     assert (numbers == numbers.round()).all()
     torch.testing.assert_close(numbers * steps, values, rtol=1e-5, atol=1e-30)
 

@@ -71,6 +71,10 @@ class Tfidf:
 
     def transform(self, X: csr_array) -> csr_array:
         """Return the weighted rows, [rows, features]."""
+        return csr_array((self.weights(X), X.indices, X.indptr), shape=X.shape)
+
+    def weights(self, X: csr_array) -> NDArray[np.float32]:
+        """Return what stands for the counts that X stores, [nnz]."""
         if X.shape[1] != len(self.idf):
             raise DataError(f"rows have {X.shape[1]} features, and tf-idf was fitted on {len(self.idf)}")
         values = X.data.astype(np.float32)
@@ -78,7 +82,7 @@ class Tfidf:
             size = np.abs(values)
             values = np.sign(values) * np.where(size >= 1, 1 + np.log(np.maximum(size, 1)), size)
         values *= self.idf[X.indices]
-        return _unit_rows(csr_array((values, X.indices, X.indptr), shape=X.shape))
+        return _unit_rows(values, X.indptr)
 
     def apply(self, dataset: Dataset) -> Dataset:
         """Return the data set with all its features weighted."""
@@ -93,14 +97,14 @@ def idf_of(counts: NDArray[np.int64], rows: int) -> NDArray[np.float32]:
     return (1 + np.log((1 + rows) / (1 + counts))).astype(np.float32)
 
 
-def _unit_rows(X: csr_array) -> csr_array:
-    """Scale each row to length 1, in place; an empty row stays empty."""
-    counts = np.diff(X.indptr)
+def _unit_rows(values: NDArray[np.float32], indptr: NDArray[np.integer]) -> NDArray[np.float32]:
+    """Scale the values of each row to length 1, in place; an empty row stays empty."""
+    counts = np.diff(indptr)
     filled = counts > 0
-    lengths = np.sqrt(np.add.reduceat(X.data.astype(np.float64) ** 2, X.indptr[:-1][filled]))
+    lengths = np.sqrt(np.add.reduceat(values.astype(np.float64) ** 2, indptr[:-1][filled]))
     lengths[lengths == 0] = 1  # zeros stay zeros
-    X.data /= np.repeat(lengths, counts[filled])
-    return X
+    values /= np.repeat(lengths, counts[filled])
+    return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +151,9 @@ class TextFeatures:
 
     def transform(self, texts: Texts | Sequence[str]) -> csr_array:
         """Return tf-idf rows of unit length, [texts, terms]; terms that train does not have are left out."""
-        return Tfidf(self.idf, self.settings.sublinear).transform(self.count(texts))
+        rows = self.count(texts)
+        rows.data = Tfidf(self.idf, self.settings.sublinear).weights(rows)
+        return rows
 
     def count(self, texts: Texts | Sequence[str]) -> csr_array:
         """Return how often each text has each term, weighted by field, [texts, terms]."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from threading import Lock
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,10 +71,10 @@ class ExactIndex:
 
     def _search_alone(self, query: Tensor, width: int) -> Shortlist:
         assert self.coarse is not None
-        ids = self.coarse.candidates(query, width)[None]
-        scores = row_products(query, self.vectors, ids)
-        best = largest(scores, width)
-        return Shortlist(ids.gather(1, best), scores.gather(1, best))
+        ids = self.coarse.candidates(query, width)
+        scores = row_products(query, self.vectors, torch.from_numpy(ids)[None])[0].numpy()
+        best = np.sort(np.argsort(-scores, kind="stable")[:width])  # ties go to the lower id
+        return Shortlist(torch.from_numpy(ids[best])[None], torch.from_numpy(scores[best])[None], steady=True)
 
     def _has_half(self, width: int) -> bool:
         """Tell whether there is a first look for many queries, which is made where it pays."""
@@ -91,16 +92,16 @@ class ExactIndex:
         best = largest(scores, width)
         ids, scores = ids.gather(1, best), scores.gather(1, best)
         if not sure.all():
-            anew = self._search(queries[~sure], width, CHUNK, products, largest)
-            ids[~sure], scores[~sure] = anew.ids, anew.scores
-        return Shortlist(ids, scores)
+            anew = self._search(queries[~sure], width, CHUNK, products, largest).ids
+            ids[~sure], scores[~sure] = anew, row_products(queries[~sure], self.vectors, anew)
+        return Shortlist(ids, scores, steady=True)
 
     def _search_on_gpu(self, queries: Tensor, width: int) -> Shortlist:
         """Find some more in short numbers (TF32), whose products are 6 × as fast, and keep the best by whole ones."""
         ids = self._search(queries, width + SLACK, WIDE, short_products, largest_of_groups).ids
         scores = row_products(queries, self.vectors, ids)
         best = largest(scores, width)
-        return Shortlist(ids.gather(1, best), scores.gather(1, best))
+        return Shortlist(ids.gather(1, best), scores.gather(1, best), steady=True)
 
     def _search(self, queries: Tensor, width: int, room: int, multiplied: Multiplied, best: Best) -> Shortlist:
         points, width = len(queries), min(width, len(self.vectors))

@@ -82,11 +82,12 @@ class Learner:
         """Rank labels for the points of X, [points, k]; filtered pairs are left out."""
         keep_freed_memory()
         wide = k + most_filtered(filtered)
-        parts = [self._rank(X[start : start + BATCH], wide) for start in range(0, X.shape[0], BATCH)]
-        ids = np.concatenate([part.ids for part in parts]) if parts else np.empty((0, k), dtype=np.int64)
-        scores = np.concatenate([part.scores for part in parts]) if parts else np.empty((0, k), dtype=np.float32)
-        ranking = Ranking(ids, scores)
-        return ranking.top(k) if filtered is None else ranking.without(filtered).top(k)
+        if X.shape[0] <= BATCH:
+            ranking = self._rank(X, wide)
+        else:
+            parts = [self._rank(X[start : start + BATCH], wide) for start in range(0, X.shape[0], BATCH)]
+            ranking = Ranking(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "scores")))
+        return ranking if filtered is None else ranking.without(filtered).top(k)
 
     def _rank(self, X: csr_array, k: int) -> Ranking:
         queries = self.encode(X)
@@ -109,7 +110,8 @@ class Learner:
     def encode(self, X: csr_array, encoder: nn.Module | None = None) -> Tensor:
         """Return the vectors of points, [points, D], as its encoder has them or another one."""
         encoder = encoder or self.encoder
-        encoder.eval()
+        if encoder.training:
+            encoder.eval()
         encoded: Tensor = encoder(bags(X).to(self.device))
         return encoded
 
@@ -202,7 +204,8 @@ class Cosine:
     def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
         """Rank labels; products are taken anew, row by row, for in a matrix product they depend on the batch."""
         ids = shortlist.ids
-        scores = self.score(row_products(queries, self.vectors, ids.clamp_min(0)))
+        steady = shortlist.scores if shortlist.steady else row_products(queries, self.vectors, ids.clamp_min(0))
+        scores = self.score(steady)
         return ranking_of(Shortlist(ids, scores.masked_fill(ids < 0, -torch.inf)), k)
 
 
@@ -216,11 +219,12 @@ def ranking_of(shortlist: Shortlist, k: int) -> Ranking:
     ids, order = shortlist.ids.cpu().sort(dim=1)
     scores = shortlist.scores.float().cpu().gather(1, order)
     best = scores.sort(dim=1, descending=True, stable=True)
+    found = Ranking(ids.gather(1, best.indices[:, :k]).numpy(), best.values[:, :k].contiguous().numpy())
+    found.scores[found.ids < 0] = -np.inf
+    if found.k == k:
+        return found
     ranking = Ranking.empty(len(ids), k)
-    width = min(k, ids.shape[1])
-    ranking.ids[:, :width] = ids.gather(1, best.indices)[:, :width].numpy()
-    ranking.scores[:, :width] = best.values[:, :width].numpy()
-    ranking.scores[ranking.ids < 0] = -np.inf
+    ranking.ids[:, : found.k], ranking.scores[:, : found.k] = found.ids, found.scores
     return ranking
 
 
@@ -229,8 +233,11 @@ def with_others(ids: Tensor, scores: Tensor, counts: Tensor, k: int) -> Ranking:
 
     scores: above `UNLISTED`, which `listed` sees to.  counts: points of each label, [L].
     """
-    scores = scores.masked_fill(ids < 0, -torch.inf)
-    if bool(((ids >= 0).sum(dim=1) < k).any()):
+    there = ids >= 0
+    if ids.shape[1] >= k and bool(there.all()):  # as nearly always
+        return ranking_of(Shortlist(ids, scores), k)
+    scores = scores.masked_fill(~there, -torch.inf)
+    if bool((there.sum(dim=1) < k).any()):
         return filled(ids.cpu(), scores.cpu(), likelihoods(counts.cpu().numpy()), k)
     return ranking_of(Shortlist(ids, scores), k)
 
@@ -242,7 +249,8 @@ def listed(probabilities: Tensor) -> Tensor:
 
 def known(queries: Tensor, shortlist: Shortlist) -> Tensor:
     """Return the candidates [B, W]: none, -1, for a point of which nothing is known."""
-    return shortlist.ids.masked_fill(queries.abs().amax(dim=1, keepdim=True) == 0, -1)
+    told = queries.any(dim=1, keepdim=True)
+    return shortlist.ids if bool(told.all()) else shortlist.ids.masked_fill(~told, -1)
 
 
 def likelihoods(counts: NDArray[np.integer]) -> NDArray[np.float32]:

@@ -202,9 +202,9 @@ class Likely:
     @torch.no_grad()
     def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
         """Rank labels. In float64: in float32 the last bit of a sigmoid depends on its place in the batch."""
-        ids = known(queries, shortlist)
-        ids = ids.masked_fill(ids >= self.learned, -1)
-        products = self.products(queries, ids)
+        ids, looked_at_all = known(queries, shortlist), self.found is None
+        steady = shortlist.steady and looked_at_all  # else scores are of other vectors
+        products = (shortlist.scores + self.offset).double() if steady else self.products(queries, ids)
         if self.head_offset is not None and self.added:
             products = products + F.logsigmoid(shortlist.scores.double() + self.head_offset)
         scores = torch.sigmoid(products)

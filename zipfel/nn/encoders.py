@@ -6,6 +6,7 @@ import math
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,8 +15,9 @@ from torch.autograd.function import once_differentiable
 from zipfel.types import Bags
 
 PIECE = 256  # entries of a bag that a GPU sums one by one
-LONGEST = 63 * (128 * 128 + 128 + 1)  # whole number of three parts; products of rows of 8,192 are exact in float64
-WORTH = 128.0 ** torch.tensor([[4, 3, 2, 3, 2, 1, 2, 1, 0]], dtype=torch.float64)  # of the products of two parts
+LONG, SHORT = 1 << 22, 127 * 257  # largest whole numbers of three parts and of two: 65,536 products fit into float64
+WORTH = 256.0 ** torch.tensor([[0, 1, 1, 2, 2, 3]], dtype=torch.float64)  # of the products of a part and another
+HALVES = np.int32(0x808080)  # 128 in each of three bytes
 
 
 class Table(nn.Module):
@@ -186,9 +188,9 @@ class TextBlock(nn.Module):
 class ReadyBlock(nn.Module):
     """A text block for prediction, whose products are of whole numbers, and so exact: the batch changes nothing.
 
-    R (but for its diagonal, which is large and kept apart) and what it is multiplied with are rounded to whole numbers
-    of 21 bits times a step for each row. For a single point on a CPU these are three parts of 8 bits, less than half
-    of what float64 would be: most of the time that it takes is reading R.
+    R (but for its diagonal, which is large and kept apart) is rounded to whole numbers of 16 bits times a step for each
+    row, and what it is multiplied with to 23 bits. For a single point on a CPU these are parts of 8 bits, a quarter of
+    what float64 would be: most of the time that it takes is reading R.
     (docs/decisions/014-whole-numbers.md)
     """
 
@@ -197,15 +199,15 @@ class ReadyBlock(nn.Module):
         with torch.no_grad():
             R = torch.sigmoid(block.beta)[:, None] * block.eval().spectral()
             self.own, self.diagonal = torch.sigmoid(block.alpha).double(), R.diagonal().double()  # [D]
-            numbers, steps = whole(R - torch.diag(R.diagonal()))
+            numbers, steps = whole(R - torch.diag(R.diagonal()), SHORT)
             self.steps, self.columns = steps[:, 0].double(), numbers.double().T  # [D], [D, D]
             sound = R.device.type == "cpu" and whole_products_are_sound(len(R))
-            self.short = in_parts(numbers).T if sound else None  # [D, 3 D]
+            self.short = in_parts(numbers, 2).T if sound else None  # [D, 2 D]
 
     def forward(self, sums: Tensor) -> Tensor:
         """Map r̂ [B, D] to [B, D], in float64."""
         wide, hidden = sums.double(), F.relu(sums.float())
-        numbers, step = whole(hidden)
+        numbers, step = whole(hidden, LONG)
         if self.short is not None and len(sums) == 1:
             product = whole_product(numbers, self.short)
         else:
@@ -213,32 +215,37 @@ class ReadyBlock(nn.Module):
         return torch.addcmul(self.own * wide, self.diagonal, hidden.double()) + product * (step.double() * self.steps)
 
 
-def whole(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return values [B, D] as whole numbers of at most `LONGEST`, and the step of each row, [B, 1]."""
-    step = values.abs().amax(dim=1, keepdim=True).clamp_min(1e-30) / LONGEST
+def whole(values: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Return values [B, D] as whole numbers of at most `most`, and the step of each row, [B, 1]."""
+    step = values.abs().amax(dim=1, keepdim=True).clamp_min(1e-30) / most
     return (values / step).round(), step
 
 
-def in_parts(numbers: Tensor) -> Tensor:
-    """Return whole numbers [B, D] in three parts of 8 bits, below each other, [3 B, D]: 128² a + 128 b + c."""
-    upper = ((numbers + 64) / 128).floor()
-    top = ((upper + 64) / 128).floor()
-    return torch.cat([top, upper - 128 * top, numbers - 128 * upper]).to(torch.int8)
+def in_parts(numbers: Tensor, parts: int) -> Tensor:
+    """Return whole numbers [B, D] in three parts of 8 bits, or two, below each other, [3 B, D]: a + 256 b + 256² c.
+
+    Parts are from -128 to 127. With 128 added to each, they are the bytes of a number; and flipping the first bit of a
+    byte takes 128 off again.
+    """
+    shifted = (numbers.numpy().astype(np.int32) + HALVES) ^ HALVES
+    found = shifted.view(np.int8).reshape(*shifted.shape, 4)[..., :parts].transpose(2, 0, 1)
+    return torch.from_numpy(found.reshape(-1, shifted.shape[1]))
 
 
 def whole_product(numbers: Tensor, columns: Tensor) -> Tensor:
-    """Return the exact product of whole numbers [1, D] and others, whose parts are [D, 3 C], [1, C]."""
-    found = [torch._int_mm(part, columns).view(3, -1) for part in in_parts(numbers).split(1)]  # type: ignore[no-untyped-call]
+    """Return the exact product of whole numbers [1, D] and others, whose two parts are [D, 2 C], [1, C]."""
+    parts = in_parts(numbers, 3)
+    found = [torch._int_mm(parts[n : n + 1], columns).view(2, -1) for n in range(3)]  # faster than all at a time
     return WORTH @ torch.cat(found).double()
 
 
 @cache
 def whole_products_are_sound(width: int) -> bool:
     """Tell whether torch multiplies the largest whole numbers of such rows right here: the door is a private one."""
-    numbers = torch.full((8, width), float(LONGEST))
-    numbers[1::2] -= torch.arange(width) % 300
-    numbers[:, ::3] *= -1
-    exact, columns = numbers.double() @ numbers.double().T, in_parts(numbers).T
+    signs = torch.where(torch.arange(width) % 3 == 0, -1.0, 1.0)
+    fewer = torch.arange(8)[:, None] * (torch.arange(width) % 300)
+    numbers, others = signs * (LONG - fewer), signs * (SHORT - fewer)
+    exact, columns = numbers.double() @ others.double().T, in_parts(others, 2).T
     try:
         return all(torch.equal(whole_product(numbers[n : n + 1], columns), exact[n : n + 1]) for n in range(8))
     except (AttributeError, RuntimeError):  # where it is gone, or not made for this processor
