@@ -291,6 +291,18 @@ def test_evaluate_sees_the_models_own_scores(tagger, data):
     assert metrics.measure(tagger.calibrated(ranking), data.test.Y) == before
 
 
+def test_where_there_is_no_label_there_is_no_probability(tagger, data):
+    """And equal probabilities are set apart, also in rows beside such that end early."""
+    ids = np.array([[3, 1, -1, -1], [0, 1, 2, 4]])
+    scores = np.array([[0.9, 0.9, -np.inf, -np.inf], [0.5, 0.5, 0.5, 0.5]], dtype=np.float32)
+    found = tagger.calibration_.applied(Ranking(ids, scores))
+    assert np.array_equal(found.ids, ids)
+    assert np.isneginf(found.scores[0, 2:]).all()
+    assert ((found.scores > 0) == (ids >= 0)).all()
+    assert found.scores[0, 0] > found.scores[0, 1]
+    assert (np.diff(found.scores[1]) < 0).all()
+
+
 def test_remembered_points_tell_nothing(data):
     """Models of neighbours remember validation in the end; it was ranked before, or else P@1 would be that of train."""
     quick = {**SMALL["mnn"], "epochs": 1}

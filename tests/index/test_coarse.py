@@ -24,22 +24,36 @@ def drawn(vectors: int, width: int, seed: int, scale: float = 1.0) -> tuple[torc
 
 @given(
     vectors=st.integers(1, 60), width=st.sampled_from([1, 3, 4, 8, 16, 33, 64]), wanted=st.integers(1, 70),
-    seed=st.integers(0, 999), scale=st.sampled_from([1e-6, 1.0, 1e4]),
+    seed=st.integers(0, 999), scale=st.sampled_from([1e-6, 1.0, 1e4]), group=st.sampled_from([1, 4, 64]),
 )  # fmt: skip
-def test_the_best_are_among_the_candidates(vectors, width, wanted, seed, scale):
+def test_the_best_are_among_the_candidates(vectors, width, wanted, seed, scale, group):
     query, rows = drawn(vectors, width, seed, scale)
     rows[::5] = 0
-    with patch.object(coarse, "CHUNK", 7):
+    with patch.multiple(coarse, CHUNK=7, GROUP=group):
         look = Coarse(rows)
-    assume(look.is_sound())  # narrow vectors are not multiplied right everywhere, and are not looked at so
-    found = set(look.candidates(query, wanted).tolist())
+        assume(look.is_sound())  # narrow vectors are not multiplied right everywhere, and are not looked at so
+        found = set(look.candidates(query, wanted).tolist())
     best = (query.double() @ rows.double().T)[0].topk(min(wanted, vectors)).indices.tolist()
     assert set(best) <= found
 
 
 def test_few_are_let_through():
     query, rows = drawn(5000, 256, 0)
-    assert len(Coarse(rows).candidates(query, 10)) < 250
+    found = Coarse(rows).candidates(query, 10)
+    assert len(found) < 250
+    assert (found[1:] > found[:-1]).all()
+
+
+def test_scores_that_need_not_be_taken_anew_are_those_of_row_products():
+    _, rows = drawn(3000, 64, 0)
+    queries = torch.randn(130, 64, generator=torch.Generator().manual_seed(1))
+    with patch.multiple(exact, MANY=0, PATIENCE=0, half_is_faster=lambda: True):
+        index = ExactIndex(rows)
+        alone, many, some = (index.search(queries[:count], 10) for count in (1, 130, 5))
+    assert (alone.steady, many.steady, some.steady) == (True, True, False)
+    for found in (alone, many):
+        assert torch.equal(found.scores, exact.row_products(queries[: len(found.ids)], rows, found.ids))
+    assert torch.equal(alone.scores, many.scores[:1])
 
 
 @given(vectors=st.integers(1, 60), wanted=st.integers(1, 70), seed=st.integers(0, 99))

@@ -33,6 +33,7 @@ from zipfel.models.base import Ensemble, Learner, labelled, listed
 from zipfel.models.decaf import PRESETS, Decaf, DecafSettings
 from zipfel.models.decaf_network import (
     Heads,
+    Likely,
     Network,
     cautious,
     cluster_ranks,
@@ -44,6 +45,7 @@ from zipfel.models.shortlisters import chosen_beam, label_sums
 from zipfel.tagger import Tagger, settings_of
 from zipfel.training.run import Run
 from zipfel.training.trainer import Schedule
+from zipfel.types import Shortlist
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -1096,6 +1098,19 @@ def test_products_are_short_where_there_are_many_on_a_processor_that_has_them(mo
     monkeypatch.setattr(decaf, "half_is_faster", lambda: faster)
     model = Decaf(1, labels, DecafSettings(dimension=width), seeded())
     assert model.schedule(Part(csr_array((500, labels)), X=csr_array((500, 1))), 5, 0.1).half is half
+
+
+@pytest.mark.parametrize("found", [None, 4])
+def test_products_of_an_index_count_where_it_looked_at_all_labels_only(found):
+    """A shortlist's scores are of other vectors, such as those of clusters."""
+    generator = seeded(0)
+    vectors, queries = torch.randn(4, 8, generator=generator), torch.randn(2, 8, generator=generator)
+    likely = Likely(vectors, torch.tensor(0.0), torch.ones(4), 4, found)
+    ids, scores = torch.arange(4).repeat(2, 1), torch.tensor([[1.0, 2.0, 3.0, 4.0]] * 2)
+    anew, taken = (likely.rescore(queries, Shortlist(ids, scores, steady), 4).scores for steady in (False, True))
+    given = torch.sigmoid(scores).flip(1).numpy()
+    np.testing.assert_allclose(taken, given if found is None else anew, rtol=1e-5)
+    assert not np.allclose(anew, given, rtol=1e-3)
 
 
 @pytest.mark.parametrize(
