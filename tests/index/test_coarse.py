@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given
@@ -85,10 +86,31 @@ def test_it_is_made_once_it_pays_and_anew_for_other_vectors():
         assert torch.equal(found.ids, ExactIndex(index.vectors).search(query.repeat(2, 1), 5).ids[:1])
 
 
+def off_by_one(kind):
+    return lambda rows, steps: lambda short: kind(rows, steps)(short) - steps.numpy()
+
+
+def gone(rows, steps):
+    raise AttributeError
+
+
+@pytest.mark.parametrize("first", [off_by_one(coarse.packed), gone])
+def test_where_packed_numbers_are_multiplied_wrong_or_not_at_all_others_are(first):
+    query, rows = drawn(300, 64, 0)
+    usual = Coarse(rows)
+    with patch.object(coarse, "packed", first):
+        other = Coarse(rows)
+    assert other.is_sound()
+    short = np.rint(np.linspace(-127, 127, 64)).astype(np.float32)
+    np.testing.assert_allclose(other.multiplied(short), usual.multiplied(short), rtol=1e-5, atol=1e-3)
+    assert other.candidates(query, 5).tolist() == usual.candidates(query, 5).tolist()
+
+
 def test_a_processor_that_overflows_is_not_trusted():
     query, rows = drawn(300, 64, 0)
     with (
         patch.multiple(exact, MANY=0, PATIENCE=0),
+        patch.object(coarse, "packed", off_by_one(coarse.packed)),
         patch.object(torch, "_int_mm", lambda a, b: (a.int() @ b.int()) - 1),
     ):
         index = ExactIndex(rows)
