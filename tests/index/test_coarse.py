@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from unittest.mock import patch
 
 import numpy as np
@@ -38,6 +39,52 @@ def test_the_best_are_among_the_candidates(vectors, width, wanted, seed, scale, 
     assert set(best) <= found
 
 
+HEAD = [127.0]  # makes a step 1, so that what follows is rounded
+
+
+@pytest.mark.parametrize(
+    ("query", "best", "other"),
+    [
+        ([1.0] * 64, HEAD + [0.499] * 63, HEAD + [0.501] * 62 + [0]),
+        (HEAD + [0.499] * 31 + [0.501] * 31 + [0], HEAD * 32 + [0] * 32, HEAD + [0] * 31 + HEAD * 30 + [0] * 2),
+    ],
+    ids=["vectors lose", "the query loses"],
+)
+def test_what_only_looks_better_does_not_hide_the_best(query, best, other):
+    look = Coarse(torch.tensor([best, other]))
+    about = look.multiplied(np.rint(np.array(query, dtype=np.float32) * (127 / max(query))))
+    assert about[0] < about[1]
+    assert 0 in look.candidates(torch.tensor([query]), 1)
+
+
+@pytest.mark.parametrize("scale", [1e-28, 1e-20, 1e20])
+def test_queries_that_are_tiny_or_huge(scale):
+    query, rows = drawn(500, 64, 0)
+    assert Coarse(rows).candidates(scale * query, 5).tolist() == pytest.approx(
+        Coarse(rows).candidates(query, 5).tolist()
+    )
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_where_a_vector_is_no_number_there_is_no_first_look(value):
+    query, rows = drawn(300, 64, 0)
+    rows[7, 3] = value
+    assert not Coarse(rows).is_sound()
+    with patch.multiple(exact, MANY=0, PATIENCE=0):
+        assert ExactIndex(rows).search(query, 5).ids.shape == (1, 5)
+
+
+def test_an_index_is_pickled_without_its_first_looks():
+    query, rows = drawn(300, 64, 0)
+    with patch.multiple(exact, MANY=0, PATIENCE=0):
+        index = ExactIndex(rows)
+        found = index.search(query, 5)
+        assert index.coarse is not None
+        again = pickle.loads(pickle.dumps(index))
+        assert again.coarse is None
+        assert torch.equal(again.search(query, 5).ids, found.ids)
+
+
 def test_few_are_let_through():
     query, rows = drawn(5000, 256, 0)
     found = Coarse(rows).candidates(query, 10)
@@ -47,10 +94,13 @@ def test_few_are_let_through():
 
 def test_scores_that_need_not_be_taken_anew_are_those_of_row_products():
     _, rows = drawn(3000, 64, 0)
+    rows[1000:1100] = rows[1000] * (1 + 1e-4 * torch.rand(100, 1, generator=torch.Generator().manual_seed(2)))
     queries = torch.randn(130, 64, generator=torch.Generator().manual_seed(1))
+    queries[5:9] = rows[1000]  # of which many vectors are as near: in 16 bits they are not told apart
     with patch.multiple(exact, MANY=0, PATIENCE=0, half_is_faster=lambda: True):
         index = ExactIndex(rows)
         alone, many, some = (index.search(queries[:count], 10) for count in (1, 130, 5))
+        assert not index.half.candidates(queries, 10)[1].all()
     assert (alone.steady, many.steady, some.steady) == (True, True, False)
     for found in (alone, many):
         assert torch.equal(found.scores, exact.row_products(queries[: len(found.ids)], rows, found.ids))
@@ -94,7 +144,14 @@ def gone(rows, steps):
     raise AttributeError
 
 
-@pytest.mark.parametrize("first", [off_by_one(coarse.packed), gone])
+def not_for_this_processor(rows, steps):
+    def refused(short):
+        raise RuntimeError
+
+    return refused
+
+
+@pytest.mark.parametrize("first", [off_by_one(coarse.packed), gone, not_for_this_processor])
 def test_where_packed_numbers_are_multiplied_wrong_or_not_at_all_others_are(first):
     query, rows = drawn(300, 64, 0)
     usual = Coarse(rows)

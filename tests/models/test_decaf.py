@@ -1113,6 +1113,16 @@ def test_products_of_an_index_count_where_it_looked_at_all_labels_only(found):
     assert not np.allclose(anew, given, rtol=1e-3)
 
 
+def test_labels_that_an_index_knows_before_they_are_learned_are_ranked_once():
+    """A warm fit that is broken off may have put them into HNSW already."""
+    generator = seeded(0)
+    vectors, query = torch.randn(6, 8, generator=generator), torch.randn(1, 8, generator=generator)
+    likely = Likely(vectors, torch.tensor(0.0), torch.ones(6), learned=4, found=7)
+    shortlist = Shortlist(torch.tensor([[0, 1, 4, 2, 3, 5, 6]]), torch.zeros(1, 7))  # 6 is behind the vectors
+    found = likely.rescore(query, shortlist, 6).ids[0].tolist()
+    assert sorted(found) == [0, 1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

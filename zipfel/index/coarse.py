@@ -32,21 +32,22 @@ class Coarse:
         parts = [_shortened(part) for part in vectors.split(CHUNK)]  # type: ignore[no-untyped-call]
         rows, steps, lost = (torch.cat(column) for column in zip(*parts, strict=True))
         self.longest, self.most_lost = float(vectors.norm(dim=1).amax()), float(lost.amax())
-        self.multiplied = multiplier(rows, steps)
+        known = bool(np.isfinite([self.longest, self.most_lost]).all())
+        self.multiplied = multiplier(rows, steps) if known else None
 
     def candidates(self, query: Tensor, width: int) -> NDArray[np.int64]:
         """Return the ids of all vectors that can be among the `width` best for a query [1, D], in ascending order."""
         assert self.multiplied is not None
         whole = query[0].numpy()
-        step = max(float(np.abs(whole).max()), 1e-30) / STEPS
-        short = np.rint(whole / np.float32(step))
-        lost, length = _length(whole - short * np.float32(step)), _length(whole)
-        about = self.multiplied(short)  # [L] in steps of the query
+        scaled = whole / max(np.abs(whole).max() / np.float32(STEPS), np.float32(1e-30))  # to at most STEPS
+        short = np.rint(scaled)
+        about = self.multiplied(short)  # [L]
+        lost, length = _length(scaled - short), _length(scaled)
         off = (lost + 1e-5 * length) * self.longest + (length + lost) * self.most_lost  # by Cauchy and Schwarz
-        return np.flatnonzero(about >= _at_most(about, width) - 2 * off / step)
+        return np.flatnonzero(about >= _at_most(about, width) - 2 * off)
 
     def is_sound(self) -> bool:
-        """Tell whether such numbers are multiplied right here."""
+        """Tell whether such numbers are multiplied right here, and it is known how far off they can be."""
         return self.multiplied is not None
 
 
@@ -55,15 +56,16 @@ def multiplier(rows: Tensor, steps: Tensor) -> Multiplied | None:
 
     Both ways of torch may go, and are tried with the largest numbers first: some processors overflow.
     """
-    short = torch.where(torch.arange(rows.shape[1]) % 3 == 0, -STEPS, STEPS).to(torch.int8)[None]
-    largest = torch.cat([short, -short, rows[:62]])
+    same = torch.full((1, rows.shape[1]), STEPS, dtype=torch.int8)
+    mixed = torch.where(torch.arange(rows.shape[1]) % 3 == 0, -same, same)
+    largest, ones = torch.cat([same, -same, mixed, -mixed]), torch.ones(4)
     for kind in (packed, plain):
         try:
-            tried, found = kind(largest, torch.ones(len(largest))), kind(rows, steps)
+            found = kind(rows, steps)
+            if _is_sound(kind(largest, ones), largest, largest, ones) and _is_sound(found, largest, rows[:64], steps):
+                return found
         except (AttributeError, RuntimeError):  # where it is gone, or not made for this processor
-            continue
-        if _is_sound(tried, short, largest, torch.ones(len(largest))) and _is_sound(found, short, rows, steps):
-            return found
+            pass
     return None
 
 
@@ -95,9 +97,11 @@ def plain(rows: Tensor, steps: Tensor) -> Multiplied:
     return multiply
 
 
-def _is_sound(multiplied: Multiplied, short: Tensor, rows: Tensor, steps: Tensor) -> bool:
-    exact = (rows[:64].double() @ short[0].double()) * steps[:64].double()
-    return bool(np.allclose(multiplied(short[0].float().numpy())[:64], exact.numpy(), rtol=1e-6, atol=0))
+def _is_sound(multiplied: Multiplied, queries: Tensor, rows: Tensor, steps: Tensor) -> bool:
+    """Tell whether the products of queries [B, D] with the first rows [n, D] are right."""
+    exact = ((queries.double() @ rows.double().T) * steps[: len(rows)]).numpy()
+    found = np.stack([multiplied(query)[: len(rows)] for query in queries.float().numpy()])
+    return bool(np.allclose(found, exact, rtol=1e-6, atol=0))
 
 
 class Half:

@@ -40,6 +40,10 @@ class ExactIndex:
         """Return the number of rows, L."""
         return len(self.vectors)
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return the vectors alone: first looks are made anew where they pay."""
+        return {"vectors": self.vectors, "asked": 0, "coarse": None, "half": None}
+
     def add(self, vectors: Tensor, deterministic: bool = True) -> None:
         """Take new rows behind those that are there."""
         self.vectors = torch.cat([self.vectors, vectors.to(self.vectors)])

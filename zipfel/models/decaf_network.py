@@ -203,6 +203,8 @@ class Likely:
     def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
         """Rank labels. In float64: in float32 the last bit of a sigmoid depends on its place in the batch."""
         ids, looked_at_all = known(queries, shortlist), self.found is None
+        if not looked_at_all:  # a fit that was broken off may have left labels in the index that are not learned yet
+            ids = ids.masked_fill(ids >= self.learned, -1)
         steady = shortlist.steady and looked_at_all  # else scores are of other vectors
         products = (shortlist.scores + self.offset).double() if steady else self.products(queries, ids)
         if self.head_offset is not None and self.added:

@@ -242,7 +242,8 @@ def whole_product(numbers: Tensor, columns: Tensor) -> Tensor:
 @cache
 def whole_products_are_sound(width: int) -> bool:
     """Tell whether torch multiplies the largest whole numbers of such rows right here: the door is a private one."""
-    signs = torch.where(torch.arange(width) % 3 == 0, -1.0, 1.0)
+    signs = torch.where(torch.arange(width) % 3 == 0, -1.0, 1.0).repeat(8, 1)
+    signs[::2] = 1  # whose products are all of one sign
     fewer = torch.arange(8)[:, None] * (torch.arange(width) % 300)
     numbers, others = signs * (LONG - fewer), signs * (SHORT - fewer)
     exact, columns = numbers.double() @ others.double().T, in_parts(others, 2).T
