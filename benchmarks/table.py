@@ -45,9 +45,10 @@ def about(lines: Sequence[Line]) -> str:
     """Return one sentence on how the figures came about."""
     seeds = max((row.seeds for data in data_sets(lines) for row in rows(lines, data)), default=0)
     peers = len({line["contestant"] for line in lines if not line["ours"] and line["status"] == OK})
-    dates = sorted({line["date"] for line in lines})
+    tested = [line for line in lines if line["part"] == "test"]
+    dates = sorted({line["date"] for line in tested})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    where = f"{together(lines, 'machine')}, threads {together(lines, 'threads')}"
+    where = f"{together(tested, 'machine')}, threads {together(tested, 'threads')}"
     how = f"{where}, {when}; {peers} peers on the same features"
     return (
         f"Means of {seeds} seed{'s' * (seeds != 1)} on {how} ([all figures]({RESULTS}), `zipfel bench`). "
