@@ -16,7 +16,7 @@ from zipfel.types import Bags
 
 PIECE = 256  # entries of a bag that a GPU sums one by one
 LONG, SHORT = 1 << 22, 127 * 257  # largest whole numbers of three parts and of two: 65,536 products fit into float64
-WORTH = 256.0 ** torch.tensor([[0, 1, 1, 2, 2, 3]], dtype=torch.float64)  # of the products of a part and another
+WORTH = 256.0 ** np.array([[0, 1, 1, 2, 2, 3]])  # of the products of a part and another
 HALVES = np.int32(0x808080)  # 128 in each of three bytes
 
 
@@ -235,8 +235,8 @@ def in_parts(numbers: Tensor, parts: int) -> Tensor:
 def whole_product(numbers: Tensor, columns: Tensor) -> Tensor:
     """Return the exact product of whole numbers [1, D] and others, whose two parts are [D, 2 C], [1, C]."""
     parts = in_parts(numbers, 3)
-    found = [torch._int_mm(parts[n : n + 1], columns).view(2, -1) for n in range(3)]  # faster than all at a time
-    return WORTH @ torch.cat(found).double()
+    found = [torch._int_mm(parts[n : n + 1], columns).numpy() for n in range(3)]  # faster than all at a time
+    return torch.from_numpy(WORTH @ np.concatenate(found).reshape(6, -1).astype(np.float64))
 
 
 @cache
