@@ -27,10 +27,13 @@ def drawn(vectors: int, width: int, seed: int, scale: float = 1.0) -> tuple[torc
 @given(
     vectors=st.integers(1, 60), width=st.sampled_from([1, 3, 4, 8, 16, 33, 64]), wanted=st.integers(1, 70),
     seed=st.integers(0, 999), scale=st.sampled_from([1e-6, 1.0, 1e4]), group=st.sampled_from([1, 4, 64]),
+    even=st.booleans(),
 )  # fmt: skip
-def test_the_best_are_among_the_candidates(vectors, width, wanted, seed, scale, group):
+def test_the_best_are_among_the_candidates(vectors, width, wanted, seed, scale, group, even):
     query, rows = drawn(vectors, width, seed, scale)
     rows[::5] = 0
+    if even:
+        rows = torch.nn.functional.normalize(rows + 1e-3, dim=1)
     with patch.multiple(coarse, CHUNK=7, GROUP=group):
         look = Coarse(rows)
         assume(look.is_sound())  # narrow vectors are not multiplied right everywhere, and are not looked at so
@@ -90,6 +93,12 @@ def test_few_are_let_through():
     found = Coarse(rows).candidates(query, 10)
     assert len(found) < 250
     assert (found[1:] > found[:-1]).all()
+    rows[0] *= 100 / rows[0].norm()  # one that is long does not make the others less sure
+    assert len(Coarse(rows).candidates(query, 10)) < 250
+    even = torch.nn.functional.normalize(rows, dim=1)
+    look = Coarse(even)
+    assert look.lengths.shape == ()
+    assert len(look.candidates(query, 10)) < 250
 
 
 def test_scores_that_need_not_be_taken_anew_are_those_of_row_products():

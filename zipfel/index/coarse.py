@@ -19,6 +19,7 @@ from torch import Tensor
 STEPS = 127  # that a number can be long, on either side of 0
 CHUNK = 1 << 16  # vectors that are shortened at a time
 ROOM = 1 << 24  # products held at a time
+EVEN = 2  # times the median, up to which lengths of vectors are much the same
 GROUP = 64  # neighbouring products of which the largest is looked at first
 Multiplied = Callable[[NDArray[np.float32]], NDArray[np.float32]]  # whole numbers of at most STEPS [D] to products [L]
 MORE = 48  # vectors beyond those wanted, among which the best are nearly always
@@ -31,8 +32,11 @@ class Coarse:
     def __init__(self, vectors: Tensor) -> None:
         parts = [_shortened(part) for part in vectors.split(CHUNK)]  # type: ignore[no-untyped-call]
         rows, steps, lost = (torch.cat(column) for column in zip(*parts, strict=True))
-        self.longest, self.most_lost = float(vectors.norm(dim=1).amax()), float(lost.amax())
-        known = bool(np.isfinite([self.longest, self.most_lost]).all())
+        lengths = vectors.norm(dim=1)
+        if lengths.amax() <= EVEN * lengths.median():  # then a bound for all is nearly as good, and sooner there
+            lengths, lost = lengths.amax(), lost.amax()
+        self.lengths, self.lost = lengths.numpy(), lost.numpy()  # [] or [L]
+        known = bool(np.isfinite(self.lengths).all() and np.isfinite(self.lost).all())
         self.multiplied = multiplier(rows, steps) if known else None
 
     def candidates(self, query: Tensor, width: int) -> NDArray[np.int64]:
@@ -43,8 +47,8 @@ class Coarse:
         short = np.rint(scaled)
         about = self.multiplied(short)  # [L]
         lost, length = _length(scaled - short), _length(scaled)
-        off = (lost + 1e-5 * length) * self.longest + (length + lost) * self.most_lost  # by Cauchy and Schwarz
-        return np.flatnonzero(about >= _at_most(about, width) - 2 * off)
+        off = (lost + 1e-5 * length) * self.lengths + (length + lost) * self.lost  # by Cauchy and Schwarz
+        return np.flatnonzero(about + off >= _at_most(about - off, width))
 
     def is_sound(self) -> bool:
         """Tell whether such numbers are multiplied right here, and it is known how far off they can be."""
