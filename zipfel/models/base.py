@@ -110,8 +110,7 @@ class Learner:
     def encode(self, X: csr_array, encoder: nn.Module | None = None) -> Tensor:
         """Return the vectors of points, [points, D], as its encoder has them or another one."""
         encoder = encoder or self.encoder
-        if encoder.training:
-            encoder.eval()
+        encoder.eval()
         encoded: Tensor = encoder(bags(X).to(self.device))
         return encoded
 
