@@ -2,7 +2,7 @@
 
 What they say of a vector is off by no more than is known, so it is sure which vectors can be among the best.
 
-For one query most of the time would go into calling small operations, which NumPy does in a third of torch's time.
+For one query most of the time would go into calling small operations, which NumPy does sooner than torch.
 """
 
 from __future__ import annotations
