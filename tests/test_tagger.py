@@ -157,6 +157,13 @@ def test_label_texts_bring_labels_and_words():
     assert tagger.score(TEXTS, TAGS) > 0.9
 
 
+def test_a_label_of_which_nothing_is_told_is_read_by_its_name():
+    tagger = Tagger("decaf", settings={**DECAF, "epochs": 1}, text={"min_count": 1}, device="cpu", validation=0)
+    tagger.fit(TEXTS, TAGS, label_texts={"fruit": "apple banana", "car": " "})
+    assert {"banana", "car", "sea"} <= set(tagger.features_.terms)
+    assert "fruit" not in tagger.features_.terms
+
+
 def test_label_texts_of_a_matrix_go_by_its_columns():
     Y = csr_array([[1, 0], [0, 1]] * 5)
     tagger = made().fit(["apple", "wheel"] * 5, Y, label_texts={"1": "brake"})

@@ -74,18 +74,23 @@ def choose(sizes: Sizes, label_text: bool, device: str) -> Choice:
 
 
 def has_label_text(dataset: Dataset) -> bool:
-    """Tell whether most labels have a text that a model could read: one that is given, or a name of words."""
+    """Tell whether most labels have a text that a model could read: one that is given, or else a name of words."""
     if dataset.train.texts is None:
         return dataset.Z is not None and float(np.mean(np.diff(dataset.Z.indptr) > 0)) >= WORDS
-    if dataset.label_texts is not None:
-        return share_told(dataset.label_texts) >= WORDS
-    return bool(dataset.label_names) and share_of_words(dataset.label_names or (), dataset.train.texts) >= WORDS
+    labels = dataset.sizes.labels
+    told = are_told(dataset.label_texts) if dataset.label_texts else [False] * labels
+    others = [name for name, is_told in zip(dataset.label_names or (), told, strict=False) if not is_told]
+    read = sum(told) + len(others) * share_of_words(others, dataset.train.texts)
+    return read >= WORDS * max(labels, 1)
 
 
-def share_told(texts: Texts) -> float:
-    """Return the share of labels that have a text in one of the fields."""
-    rows = [any(text.strip() for text in row) for row in zip(*texts.values(), strict=True)]
-    return float(np.mean(rows)) if rows else 0.0
+def are_told(texts: Texts) -> list[bool]:
+    """Tell of each label whether it has a text in one of the fields.
+
+    >>> are_told({"title": ["a", " ", ""], "notes": ["", "b", ""]})
+    [True, True, False]
+    """
+    return [any(text.strip() for text in row) for row in zip(*texts.values(), strict=True)]
 
 
 def share_of_words(names: Sequence[str], texts: Texts) -> float:

@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from zipfel import calibration, config, metrics, persistence
-from zipfel.choice import AUTO, Choice, chosen
+from zipfel.choice import AUTO, Choice, are_told, chosen
 from zipfel.data.dataset import Dataset, Part, Texts
 from zipfel.data.label_notes import LabelNotes
 from zipfel.data.splits import split_rows
@@ -247,15 +247,18 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         return dataset
 
     def _with_label_texts(self, dataset: Dataset, known: Container[str] = ()) -> Dataset:
-        """Return the data set with names of labels as their texts, where it has no others and the model reads them.
+        """Return the data set with names for texts of the labels that have none, where the model reads them.
 
         Of labels that are known to the model nothing is told, so that they keep the texts that they have.
         """
         reads = getattr(import_module(MODELS[self.chosen_.model]).build, "reads_label_texts", False)
-        if not reads or dataset.label_texts is not None or not dataset.label_names:
+        if not reads or not dataset.label_names:
             return dataset
-        texts = ["" if name in known else name for name in dataset.label_names]
-        return dataclasses.replace(dataset, label_texts={"text": texts})
+        texts = dataset.label_texts or {"text": [""] * len(dataset.label_names)}
+        field, column = next(iter(texts.items()))
+        names = zip(column, are_told(texts), dataset.label_names, strict=True)
+        filled = [text if told or name in known else name for text, told, name in names]
+        return dataclasses.replace(dataset, label_texts={**texts, field: filled})
 
     def _check_width(self, features: int) -> None:
         if features != self.model_.features:
