@@ -38,7 +38,6 @@ from zipfel.models.lightdxml import (
     LightDxml,
     LightSettings,
     Mixed,
-    Ready,
     centroids_of,
     chosen_beta,
     curve,
@@ -115,7 +114,7 @@ def test_a_point_is_the_weighted_sum_of_its_tokens(cosine):
     X = csr_array([[0.5, 0, 2, 0, 0], [0, 0, 0, 0, 0]], dtype=np.float32)
     wanted = reference.bag_sums(features.tokens.rows.tolist(), [[(0, 0.5), (2, 2.0)], []], 4)
     wanted = torch.tensor(wanted)
-    torch.testing.assert_close(Ready(features)(bags(X)), normalize(wanted, dim=1) if cosine else wanted)
+    torch.testing.assert_close(features.ready()(bags(X)), normalize(wanted, dim=1) if cosine else wanted)
 
 
 @pytest.mark.parametrize("cosine", [True, False])
@@ -123,21 +122,21 @@ def test_a_residual_layer_stands_behind_the_sum_and_predicts_what_it_learned(cos
     features = moved(Features(42, small(cosine=cosine, residual=True, dropout=0.0, dimension=4), seeded()))
     points = bags(planted().X)
     sums, block = (
-        Ready(Features(42, small(cosine=False, residual=False, dimension=4), seeded()))(points),
+        Features(42, small(cosine=False, residual=False, dimension=4), seeded()).ready()(points),
         features.block,
     )
     R = block.eval().spectral().tolist()
     slow = torch.tensor(reference.text_block(sums.tolist(), R, block.alpha.tolist(), block.beta.tolist()))
     wanted = normalize(slow, dim=1) if cosine else slow
-    torch.testing.assert_close(Ready(features)(points), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(features.ready()(points), wanted, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(features.eval()(points, seeded()), wanted, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(Ready(features).unscaled(points).float(), slow, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(features.ready().unscaled(points).float(), slow, rtol=1e-4, atol=1e-5)
 
 
 def test_numbers_are_dropped_in_learning_only():
     points = bags(planted().X)
     features = Features(42, small(cosine=False, residual=False, dropout=0.25, dimension=8), seeded()).eval()
-    whole, dropped = Ready(features)(points), features(points, seeded(1))
+    whole, dropped = features.ready()(points), features(points, seeded(1))
     assert (dropped == 0).float().mean() == pytest.approx(0.25, abs=0.05)
     torch.testing.assert_close((0.75 * dropped)[dropped != 0], whole[dropped != 0])
     assert torch.equal(dropped, features(points, seeded(1)))
@@ -151,7 +150,7 @@ def test_with_a_residual_layer_numbers_are_dropped_behind_its_relu():
     first = some(points, seeded(1))
     assert not torch.equal(first, whole(points, seeded(1)))
     assert torch.equal(first, some(points, seeded(1)))
-    assert torch.equal(Ready(some)(points), Ready(whole)(points))
+    assert torch.equal(some.ready()(points), whole.ready()(points))
 
 
 def test_features_are_dropped_in_learning_only():
@@ -159,7 +158,7 @@ def test_features_are_dropped_in_learning_only():
     features = Features(42, small(cosine=False, residual=False, keep=0.5, dropout=0.0, dimension=8), seeded()).eval()
     kept = (features(points, seeded(1)) != 0).all(dim=1)
     assert 10 < kept.sum() < 32
-    assert torch.equal(features(points, seeded(1)), Ready(features)(points) * kept[:, None])
+    assert torch.equal(features(points, seeded(1)), features.ready()(points) * kept[:, None])
 
 
 # --- Label encoder, Sec. IV-B -----------------------------------------------------------------------------------------
@@ -337,7 +336,7 @@ def test_sharing_lists_changes_the_gradient_of_labels_on_other_lists_only(loss):
         model = model_of(part, loss=loss, shared=shared, dropout=0.0, cosine=False).train()
         model.loss(part, np.arange(2), near, seeded()).backward()
         slopes[shared] = model.classifier.labels.touched[0][1].grad
-    points = Ready(model.encoder)(bags(part.X))  # of which the first has label 3 on no list of its own
+    points = model.encoder.ready()(bags(part.X))  # of which the first has label 3 on no list of its own
     pushes = {shared: torch.linalg.lstsq(points.T, slopes[shared][3]).solution.tolist() for shared in slopes}
     assert pushes[False][0] == pytest.approx(0, abs=1e-6)
     assert min(pushes[True]) > 1e-2

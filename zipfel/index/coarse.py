@@ -48,6 +48,8 @@ class Coarse:
         about = self.multiplied(short)  # [L]
         lost, length = _length(scaled - short), _length(scaled)
         off = (lost + 1e-5 * length) * self.lengths + (length + lost) * self.lost  # by Cauchy and Schwarz
+        if not np.ndim(off):  # one bound for all: it need not be taken from each
+            return np.flatnonzero(about >= _at_most(about, width) - 2 * off)
         return np.flatnonzero(about + off >= _at_most(about - off, width))
 
     def is_sound(self) -> bool:

@@ -22,7 +22,7 @@ from zipfel.index.exact import SPARE, ExactIndex, products, row_products
 from zipfel.index.tree import TreeIndex
 from zipfel.models.base import BATCH, Learner, known, listed, with_others
 from zipfel.nn.classifiers import Combination
-from zipfel.nn.encoders import ReadyBlock, Table, TextBlock, dropped, keep_features
+from zipfel.nn.encoders import Ready, Table, TextBlock, dropped, keep_features
 from zipfel.types import Bags, Ranking, Shortlist
 
 if TYPE_CHECKING:  # which imports this
@@ -107,11 +107,15 @@ class Network(nn.Module):
 
     def ready(self) -> Ready:
         """Return what encodes points for prediction."""
-        return Ready(self.tokens, self.documents, self.settings)
+        return self._ready(self.tokens, self.documents)
 
     def seeking(self) -> Ready:
         """Return what encodes points for S."""
-        return self.ready() if self.finder is None else Ready(self.finder.tokens, self.finder.documents, self.settings)
+        return self.ready() if self.finder is None else self._ready(self.finder.tokens, self.finder.documents)
+
+    def _ready(self, tokens: Table, block: TextBlock) -> Ready:
+        settings = self.settings
+        return Ready(tokens, block if settings.residual else None, settings.cosine, settings.relu)
 
     def shortlister(self, learned: int | None = None) -> Shortlister | None:
         """Return what finds (so many of) the labels; None where all are looked at."""
@@ -158,26 +162,6 @@ class Finder(nn.Module):
         """Return what a network has now, which will not change with it."""
         tokens = network.tokens if network.settings.lite else deepcopy(network.tokens)
         return cls(tokens, deepcopy(network.documents))
-
-
-class Ready(nn.Module):
-    """x̂ for prediction."""
-
-    def __init__(self, tokens: Table, block: TextBlock, settings: DecafSettings) -> None:
-        super().__init__()
-        self.tokens, self.settings = tokens.eval(), settings
-        self.block = ReadyBlock(block) if settings.residual else None
-
-    def forward(self, points: Bags) -> Tensor:
-        """Return x̂, [B, D]; with `cosine`, of length 1."""
-        found = self.unscaled(points)
-        return (F.normalize(found, dim=1) if self.settings.cosine else found).float()
-
-    def unscaled(self, points: Bags) -> Tensor:
-        """Return ReLU(σ(α) ⊙ r̂ + σ(β) ⊙ (R · ReLU(r̂))), [B, D]."""
-        sums = self.tokens(points).double()
-        found = sums if self.block is None else self.block(sums)
-        return F.relu(found) if self.settings.relu else found
 
 
 @dataclass(frozen=True)

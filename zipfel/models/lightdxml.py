@@ -38,7 +38,7 @@ from zipfel.models.tokens import start_tokens
 from zipfel.negatives import pooled, within
 from zipfel.nn import losses
 from zipfel.nn.classifiers import OneVsAll
-from zipfel.nn.encoders import ReadyBlock, Table, TextBlock, dropped, keep_features, unique_ids, weighted_sum
+from zipfel.nn.encoders import Ready, Table, TextBlock, dropped, keep_features, unique_ids, weighted_sum
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import Bags, stored
@@ -129,24 +129,9 @@ class Features(nn.Module):
         found: Tensor = encode(sums, self.dropout, generator)
         return F.normalize(found, dim=1) if self.unit else found
 
-
-class Ready(nn.Module):
-    """Ẑ_x for prediction."""
-
-    def __init__(self, features: Features) -> None:
-        super().__init__()
-        self.tokens, self.unit = features.tokens.eval(), features.unit
-        self.block = None if features.block is None else ReadyBlock(features.block)
-
-    def forward(self, points: Bags) -> Tensor:
-        """Return x̂, [B, D]."""
-        found = self.unscaled(points)
-        return (F.normalize(found, dim=1) if self.unit else found).float()
-
-    def unscaled(self, points: Bags) -> Tensor:
-        """Return x̂ before it is divided by its length, [B, D]."""
-        sums: Tensor = self.tokens(points)
-        return sums if self.block is None else self.block(sums)
+    def ready(self) -> Ready:
+        """Return what encodes points for prediction."""
+        return Ready(self.tokens, self.block, self.unit)
 
 
 class LabelEncoder(nn.Module):
@@ -323,7 +308,7 @@ class LightDxml(nn.Module):
     @torch.no_grad()
     def encoded(self, X: csr_array) -> Tensor:
         """Return the vectors of points, [N, D]."""
-        ready, starts = Ready(self.encoder), range(0, X.shape[0], BATCH)
+        ready, starts = self.encoder.ready(), range(0, X.shape[0], BATCH)
         return torch.cat([ready(bags(X[start : start + BATCH]).to(self.device())) for start in starts])
 
     def build(self, seed: int) -> None:
@@ -340,7 +325,7 @@ class LightDxml(nn.Module):
         scale, offset = self.classifier.line()
         mixed = Mixed(self.places, self.classifier.composed(), scale, offset, self.counts, self.beta,
                       self.settings.width(len(self.places)))  # fmt: skip
-        return Learner(Ready(self.encoder), self.index, mixed, self.device())
+        return Learner(self.encoder.ready(), self.index, mixed, self.device())
 
     @torch.no_grad()
     def text_scores(self, queries: Tensor, Z: csr_array) -> Tensor:

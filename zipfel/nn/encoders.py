@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -202,17 +203,53 @@ class ReadyBlock(nn.Module):
             numbers, steps = whole(R - torch.diag(R.diagonal()), SHORT)
             self.steps, self.columns = steps[:, 0].double(), numbers.double().T  # [D], [D, D]
             sound = R.device.type == "cpu" and whole_products_are_sound(len(R))
-            self.short = in_parts(numbers, 2).T if sound else None  # [D, 2 D]
+            self.short = torch.from_numpy(in_parts(numbers.numpy(), 2)).T if sound else None  # [D, 2 D]
 
     def forward(self, sums: Tensor) -> Tensor:
         """Map r̂ [B, D] to [B, D], in float64."""
-        wide, hidden = sums.double(), F.relu(sums.float())
+        if self.short is not None and len(sums) == 1 and not sums.requires_grad:
+            return torch.from_numpy(self._alone(sums.numpy(), self.short))
+        hidden = F.relu(sums.float())
+        return self.own * sums.double() + self.diagonal * hidden.double() + self._product(hidden)
+
+    def _product(self, hidden: Tensor) -> Tensor:
+        """Return the product with R but for its diagonal, [B, D]."""
+        if hidden.requires_grad:  # rounding has no slope, and explanations want that of what is rounded
+            return (hidden.double() @ self.columns) * self.steps
         numbers, step = whole(hidden, LONG)
-        if self.short is not None and len(sums) == 1:
-            product = whole_product(numbers, self.short)
-        else:
-            product = numbers.double() @ self.columns
-        return torch.addcmul(self.own * wide, self.diagonal, hidden.double()) + product * (step.double() * self.steps)
+        return (numbers.double() @ self.columns) * (step.double() * self.steps)
+
+    def _alone(self, sums: NDArray[np.floating], short: Tensor) -> NDArray[np.float64]:
+        """Return the same for a single point, [1, D]: with so few numbers NumPy is done sooner than torch."""
+        own, diagonal, steps = self.own.numpy(), self.diagonal.numpy(), self.steps.numpy()
+        hidden = np.maximum(sums.astype(np.float32), 0)
+        step = np.maximum(hidden.max(), np.float32(1e-30)) / np.float32(LONG)
+        product = whole_product(np.rint(hidden / step), short)
+        return np.asarray(own * sums + diagonal * hidden + product * (np.float64(step) * steps))
+
+
+class Ready(nn.Module):
+    """Points for prediction: x̂ = E(r) of their tokens, or r̂ where there is no block; with `unit`, of length 1."""
+
+    def __init__(self, tokens: Table, block: TextBlock | None, unit: bool, relu: bool = False) -> None:
+        super().__init__()
+        self.tokens, self.unit, self.relu = tokens, unit, relu
+        self.block = None if block is None else ReadyBlock(block)
+
+    def train(self, mode: bool = True) -> Ready:
+        """Do nothing: nothing here learns, and E, which may be learning elsewhere, is only read."""
+        return self
+
+    def forward(self, points: Bags) -> Tensor:
+        """Return x̂, [B, D]."""
+        found = self.unscaled(points)
+        return (F.normalize(found, dim=1) if self.unit else found).float()
+
+    def unscaled(self, points: Bags) -> Tensor:
+        """Return x̂ before it is divided by its length, [B, D], in float64."""
+        sums = weighted_sum(points.ids, self.tokens.rows, points).double()
+        found = sums if self.block is None else self.block(sums)
+        return F.relu(found) if self.relu else found
 
 
 def whole(values: Tensor, most: int) -> tuple[Tensor, Tensor]:
@@ -221,22 +258,22 @@ def whole(values: Tensor, most: int) -> tuple[Tensor, Tensor]:
     return (values / step).round(), step
 
 
-def in_parts(numbers: Tensor, parts: int) -> Tensor:
+def in_parts(numbers: NDArray[np.floating], parts: int) -> NDArray[np.int8]:
     """Return whole numbers [B, D] in three parts of 8 bits, or two, below each other, [3 B, D]: a + 256 b + 256² c.
 
     Parts are from -128 to 127. With 128 added to each, they are the bytes of a number; and flipping the first bit of a
     byte takes 128 off again.
     """
-    shifted = (numbers.numpy().astype(np.int32) + HALVES) ^ HALVES
+    shifted = (numbers.astype(np.int32) + HALVES) ^ HALVES
     found = shifted.view(np.int8).reshape(*shifted.shape, 4)[..., :parts].transpose(2, 0, 1)
-    return torch.from_numpy(found.reshape(-1, shifted.shape[1]))
+    return found.reshape(-1, shifted.shape[1])
 
 
-def whole_product(numbers: Tensor, columns: Tensor) -> Tensor:
+def whole_product(numbers: NDArray[np.floating], columns: Tensor) -> NDArray[np.float64]:
     """Return the exact product of whole numbers [1, D] and others, whose two parts are [D, 2 C], [1, C]."""
-    parts = in_parts(numbers, 3)
+    parts = torch.from_numpy(in_parts(numbers, 3))
     found = [torch._int_mm(parts[n : n + 1], columns).numpy() for n in range(3)]  # faster than all at a time
-    return torch.from_numpy(WORTH @ np.concatenate(found).reshape(6, -1).astype(np.float64))
+    return np.asarray(WORTH @ np.concatenate(found).reshape(6, -1).astype(np.float64))
 
 
 @cache
@@ -246,9 +283,10 @@ def whole_products_are_sound(width: int) -> bool:
     signs[::2] = 1  # whose products are all of one sign
     fewer = torch.arange(8)[:, None] * (torch.arange(width) % 300)
     numbers, others = signs * (LONG - fewer), signs * (SHORT - fewer)
-    exact, columns = numbers.double() @ others.double().T, in_parts(others, 2).T
+    exact, columns = (numbers.double() @ others.double().T).numpy(), torch.from_numpy(in_parts(others.numpy(), 2)).T
+    rows = numbers.numpy()
     try:
-        return all(torch.equal(whole_product(numbers[n : n + 1], columns), exact[n : n + 1]) for n in range(8))
+        return all(np.array_equal(whole_product(rows[n : n + 1], columns), exact[n : n + 1]) for n in range(8))
     except (AttributeError, RuntimeError):  # where it is gone, or not made for this processor
         return False
 
