@@ -164,6 +164,20 @@ def test_a_label_of_which_nothing_is_told_is_read_by_its_name():
     assert "fruit" not in tagger.features_.terms
 
 
+def test_the_number_of_a_column_tells_nothing_of_its_label():
+    tagger = Tagger("decaf", settings={**DECAF, "epochs": 1}, text={"min_count": 1}, device="cpu", validation=0)
+    Y = csr_array([[1, 0], [0, 1]] * 5)
+    for told in (None, {"1": "brake"}):
+        assert {"0", "1"}.isdisjoint(tagger.fit(["apple", "wheel"] * 5, Y, label_texts=told).features_.terms)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), 7])
+def test_what_is_no_text_of_a_label_is_told(missing):
+    told = f"the text of label 'car' must be text; found {type(missing).__name__}"
+    with pytest.raises(DataError, match=told):
+        made().fit(TEXTS, TAGS, label_texts={"sea": "boat", "car": missing})
+
+
 def test_label_texts_of_a_matrix_go_by_its_columns():
     Y = csr_array([[1, 0], [0, 1]] * 5)
     tagger = made().fit(["apple", "wheel"] * 5, Y, label_texts={"1": "brake"})
@@ -276,6 +290,41 @@ def test_a_warm_start_that_is_refused_changes_nothing(matrix):
     with pytest.raises(DataError, match="points have 5 features, and the model was fitted on 12"):
         numbers.fit(matrix[:, :5], [["new"]] * 60)
     assert numbers.classes_ == ["car", "fruit", "sea"]
+
+
+def broken_off(tagger: Tagger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a fit on other data end too soon, after the model has learned."""
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tagger.model_), "learner", lambda self: stop())
+        with pytest.raises(KeyboardInterrupt):
+            tagger.fit(["apple", "wheel"] * 5, [["x"], ["y"]] * 5)
+
+
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_after_a_fit_that_did_not_end_nothing_is_predicted(monkeypatch, tmp_path, warm):
+    tagger = made(warm_start=warm).fit(TEXTS, TAGS)
+    broken_off(tagger, monkeypatch)
+    for act in (lambda: tagger.predict(TEXTS), lambda: tagger.save(tmp_path / "m"), lambda: tagger.nearest_labels("x")):
+        with pytest.raises(NotFittedError, match="the last fit of this Tagger did not end"):
+            act()
+    if warm:
+        with pytest.raises(NotFittedError, match="fit with warm_start=False"):
+            tagger.fit(TEXTS, TAGS)
+    tagger.set_params(warm_start=False).fit(TEXTS, TAGS)
+    assert torch.equal(label_rows(tagger), label_rows(made().fit(TEXTS, TAGS)))
+
+
+def test_after_points_that_were_not_all_taken_no_more_are(monkeypatch):
+    tagger = Tagger("mnn", settings={"dimension": 8, "epochs": 1}, device="cpu").partial_fit(TEXTS, TAGS)
+    monkeypatch.setattr(type(tagger.model_), "add_points", lambda self, part: stop())
+    with pytest.raises(KeyboardInterrupt):
+        tagger.partial_fit(["apple"], [["new"]])
+    with pytest.raises(NotFittedError, match="did not end"):
+        tagger.partial_fit(["apple"], [["new"]])
 
 
 # --- Filters ----------------------------------------------------------------------------------------------------------
@@ -488,6 +537,26 @@ def test_labels_whose_texts_say_nothing_can_still_be_ranked(decaf):
     (row,) = decaf.predict(["wheel"], 5)
     assert {tag.label for tag in row} == {"car", "fruit", "sea", "empty", "odd"}
     assert all(np.isfinite(tag.score) for tag in row)
+
+
+def test_a_label_of_which_no_word_is_known_stands_last_and_one_without_text_goes_by_its_name(decaf):
+    decaf.add_labels({"odd": "zyzzyva", "boat": " "})
+    for text in TEXTS[:20]:
+        assert decaf.predict([text], 5)[0][-1].label == "odd"
+    assert "boat" in [tag.label for tag in decaf.predict(["boat"], 2)[0]]
+    with pytest.raises(DataError, match="the text of label 'x' must be text; found NoneType"):
+        decaf.add_labels({"x": None})
+    assert len(decaf.classes_) == 5
+
+
+@pytest.mark.parametrize("saved_decaf", ["exact", "beam"], indirect=True)
+def test_labels_of_a_request_score_as_if_they_had_been_added(decaf):
+    new, texts = {"angling": "fish boat sail", "stew": "plum fish"}, ["fish boat", "wheel", "plum", "zyzzyva"]
+    extra = decaf.predict(texts, 5, extra=new)
+    decaf.add_labels(new)
+    for one, other in zip(extra, decaf.predict(texts, 5), strict=True):
+        scores = [{tag.label: tag.score for tag in row if tag.label in new} for row in (one, other)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
 
 
 def test_removed_labels_are_never_predicted_again(decaf, tmp_path):

@@ -93,6 +93,15 @@ def are_told(texts: Texts) -> list[bool]:
     return [any(text.strip() for text in row) for row in zip(*texts.values(), strict=True)]
 
 
+def has_letters(name: str) -> bool:
+    """Tell a name that can be read from a number.
+
+    >>> has_letters("html5"), has_letters("35"), has_letters("水")
+    (True, False, True)
+    """
+    return any(map(str.isalpha, name))
+
+
 def share_of_words(names: Sequence[str], texts: Texts) -> float:
     """Return the share of names with a word that (some of) the documents use; codes such as R07.1 have none.
 

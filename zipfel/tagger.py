@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from zipfel import calibration, config, metrics, persistence
-from zipfel.choice import AUTO, Choice, are_told, chosen
+from zipfel.choice import AUTO, Choice, are_told, chosen, has_letters
 from zipfel.data.dataset import Dataset, Part, Texts
 from zipfel.data.label_notes import LabelNotes
 from zipfel.data.splits import split_rows
@@ -111,6 +111,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if not dataset.train.Y.nnz:
             raise DataError("no point has a label, so there is nothing to learn")
         if self.warm_start and hasattr(self, "model_"):
+            self._check_fitted()
             dataset = self._continued(self._featured(dataset, self.live_labels()))
         else:
             self._start(dataset)
@@ -143,8 +144,9 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         Tags that are new become predictable. `drift_` tells how far these points lie off, as a multiple of what is
         usual among those that were learned from: well above 1, it is time to fit again. The first call is a `fit`.
         """
-        if not hasattr(self, "learner_"):
+        if not hasattr(self, "model_"):
             return self.fit(X, y)
+        self._check_fitted()
         if not getattr(self.model_, "remembers", False):
             raise ConfigError(
                 f"{self.chosen_.model} cannot take points without learning; fit with warm_start=True instead"
@@ -167,12 +169,14 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             )
         if self.features_ is None:
             raise ConfigError("the model was fitted on a matrix of features, and knows no words")
+        texts = checked_texts(label_texts)
         known = _first_twice([*self.live_labels(), *map(str, label_texts)])
         if known is not None:
             raise ConfigError(f"there is a label {known!r} already")
-        self.model_.add_label_texts(self.features_.transform([str(text) for text in label_texts.values()]))
-        self.classes_ = [*self.classes_, *map(str, label_texts)]
-        self.label_notes_ = self.label_notes_.added(len(self.classes_), list(map(str, label_texts.values())))
+        read = [name if not text.strip() and has_letters(name) else text for name, text in texts.items()]
+        self.model_.add_label_texts(self.features_.transform(read))
+        self.classes_ = [*self.classes_, *texts]
+        self.label_notes_ = self.label_notes_.added(len(self.classes_), list(texts.values()))
         self.learner_ = self.model_.learner()
         return self
 
@@ -223,6 +227,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     def _start(self, dataset: Dataset) -> None:
         """Fit the vocabulary, and make a new model for this many features and labels."""
         self.chosen_, self.settings_ = self.choice(dataset)
+        self.__dict__.pop("learner_", None)  # what is there from now on belongs to the new one
         self.features_, self.calibration_ = None, None
         if dataset.train.texts is not None:
             text = config.from_mapping(TextSettings, self.text or {})
@@ -249,6 +254,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     def _with_label_texts(self, dataset: Dataset, known: Container[str] = ()) -> Dataset:
         """Return the data set with names for texts of the labels that have none, where the model reads them.
 
+        Names that are mere numbers, as columns of a matrix have, tell nothing.
         Of labels that are known to the model nothing is told, so that they keep the texts that they have.
         """
         reads = getattr(import_module(MODELS[self.chosen_.model]).build, "reads_label_texts", False)
@@ -257,7 +263,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         texts = dataset.label_texts or {"text": [""] * len(dataset.label_names)}
         field, column = next(iter(texts.items()))
         names = zip(column, are_told(texts), dataset.label_names, strict=True)
-        filled = [text if told or name in known else name for text, told, name in names]
+        filled = [name if not told and name not in known and has_letters(name) else text for text, told, name in names]
         return dataclasses.replace(dataset, label_texts={**texts, field: filled})
 
     def _check_width(self, features: int) -> None:
@@ -282,6 +288,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def _continued(self, dataset: Dataset) -> Dataset:
         """Return the data set with this tagger's labels first, and add those that it has not seen."""
+        self.__dict__.pop("learner_", None)  # until there is one again that knows them
         names = list(dataset.label_names or map(str, range(dataset.sizes.labels)))
         places, known = self.live_labels(), len(self.classes_)
         added = [name for name in names if name not in places]
@@ -362,7 +369,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if self.features_ is None:
             raise ConfigError("a model that was fitted on a matrix cannot score a label by its text")
         Z = self.features_.transform(list(texts))
-        scores = self.model_.text_scores(self.learner_.first.encode(self._rows(X)), Z).cpu().numpy()
+        scores = self.model_.text_scores(self.learner_.first, self._rows(X), Z).cpu().numpy()
         scores[:, np.diff(Z.indptr) == 0] = 0
         rows, places = np.nonzero(ranking.ids >= 0)
         added = np.indices(scores.shape).reshape(2, -1)
@@ -427,8 +434,13 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         return metrics.measure(self.rank(X, 1), truth, ks=(1,))["P@1"] / 100
 
     def _check_fitted(self) -> None:
-        if not hasattr(self, "learner_"):
+        if not hasattr(self, "model_"):
             raise NotFittedError("this Tagger has not been fitted; call fit first")
+        if not hasattr(self, "learner_"):
+            raise NotFittedError(
+                "the last fit of this Tagger did not end, so it knows neither what it knew nor what it was to learn; "
+                "load a saved one, or fit with warm_start=False"
+            )
 
     def save(self, path: Path | str, replace: bool = False) -> None:
         """Write the model into a new folder; `replace` allows that an older model is there."""
@@ -497,7 +509,7 @@ def _check_method(name: str) -> None:
 
 def dataset_of(X: Any, y: Any, label_texts: Mapping[str, str] | None = None) -> Dataset:
     """Make a data set of what users have: texts or a sparse matrix, and tag names or a sparse matrix."""
-    about = {str(name): text for name, text in (label_texts or {}).items()}
+    about = checked_texts(label_texts or {})
     if is_matrix(y):
         names = [str(label) for label in range(y.shape[1])]
         unknown = next((name for name in about if name not in set(names)), None)
@@ -514,6 +526,14 @@ def dataset_of(X: Any, y: Any, label_texts: Mapping[str, str] | None = None) -> 
     part = Part(Y, X=X if texts is None else None, texts=texts)
     descriptions = {"text": [about.get(name, "") for name in names]} if about else None
     return Dataset(part, label_names=names, label_texts=descriptions)
+
+
+def checked_texts(label_texts: Mapping[Any, Any]) -> dict[str, str]:
+    """Return texts of labels by name; what is no text, as a missing value in a table, is refused."""
+    for name, text in label_texts.items():
+        if not isinstance(text, str):
+            raise DataError(f"the text of label {str(name)!r} must be text; found {type(text).__name__}")
+    return {str(name): text for name, text in label_texts.items()}
 
 
 def is_matrix(values: Any) -> bool:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import coo_array, csc_matrix, csr_array, csr_matrix
 
-from zipfel.data.dataset import Dataset, Part, Propensity, fingerprints, same_points, without_pairs
+from zipfel.data.dataset import Dataset, Part, Propensity, fingerprint, fingerprints, same_points, without_pairs
 from zipfel.data.splits import hold_out
 from zipfel.errors import DataError
 
@@ -291,3 +291,24 @@ def test_validation_that_is_test_is_refused(texts):
     assert same_points(test, part([2, 1, 3]))
     assert not same_points(part([1, 1, 2]), part([1, 2, 2]))
     assert not same_points(part([]), part([]))
+
+
+def test_all_that_can_be_learned_from_is_in_the_print_of_a_data_set():
+    Y, Z = csr_array([[1.0, 0], [0, 1]]), csr_array([[1.0, 0], [0, 2]])
+    part = Part(Y, texts={"text": ["a", "b"]})
+    plain = Dataset(part, label_names=["x", "y"])
+    others = [
+        Dataset(Part(Y, texts={"text": ["a", "c"]}), label_names=["x", "y"]),
+        Dataset(Part(csr_array([[1.0, 0], [1, 0]]), texts=part.texts), label_names=["x", "y"]),
+        Dataset(Part(Y, texts=part.texts, filtered=csr_array([[0, 1.0], [0, 0]])), label_names=["x", "y"]),
+        Dataset(part, label_names=["x", "z"]),
+        Dataset(part),
+        Dataset(part, label_names=["x", "y"], label_texts={"text": ["p", "q"]}),
+        Dataset(part, label_names=["x", "y"], label_texts={"text": ["p", "r"]}),
+        Dataset(part, label_names=["x", "y"], label_texts={"title": ["p", "r"]}),
+        Dataset(part, label_names=["x", "y"], Z=Z),
+        Dataset(part, label_names=["x", "y"], Z=csr_array([[1.0, 0], [0, 3]])),
+    ]
+    prints = [fingerprint(one, one.parts.values()) for one in (plain, *others)]
+    assert len(set(prints)) == len(prints)
+    assert fingerprint(Dataset(part, label_names=["x", "y"]), [part]) == prints[0]

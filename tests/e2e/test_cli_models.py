@@ -49,6 +49,21 @@ def test_other_settings_need_another_folder_or_fresh(zipfel_command, planted, tr
     assert about["settings"]["dimension"] == 8
 
 
+def test_other_texts_of_labels_are_other_data(zipfel_command, tmp_path):
+    (tmp_path / "data").mkdir()
+    points = [{"uid": str(n), "title": f"word{n % 3} word{n % 2}", "target_ind": [n % 2]} for n in range(60)]
+    for name in ("trn", "tst"):
+        (tmp_path / "data" / f"{name}.json").write_text("\n".join(map(json.dumps, points)))
+    small = ("--set", "dimension=4", "--set", "epochs=1", "--set", "steps=1", "--out", tmp_path / "run")
+    for texts, code in ((["one", "two"], 0), (["one", "two"], 0), (["one", "three"], 2)):
+        labels = [{"uid": str(n), "title": text} for n, text in enumerate(texts)]
+        (tmp_path / "data" / "lbl.json").write_text("\n".join(map(json.dumps, labels)))
+        outcome = zipfel_command("train", tmp_path / "data", "--model", "decaf", *small)
+        assert outcome.code == code, outcome.err
+    assert "data" in outcome.err
+    assert "--fresh" in outcome.err
+
+
 def test_predict_takes_words_and_files(zipfel_command, planted, trained, tmp_path):
     texts = next(iter(zipfel.read(planted).test.texts.values()))
     lines = zipfel_command("predict", trained, texts[0], texts[1], "--k", "3", "--json").out.splitlines()

@@ -72,7 +72,7 @@ def test_labels_of_a_request_stand_where_their_scores_put_them_before_these_beco
                     validation=0.3, calibration="platt").fit(TEXTS * 20, TAGS * 20)  # fmt: skip
     assert tagger.calibration_ is not None
     raw, row = tagger.rank(["slow car"], 9), tagger.features_.transform(["slow car"])
-    score = float(tagger.model_.text_scores(tagger.learner_.encode(row), row)[0, 0])
+    score = float(tagger.model_.text_scores(tagger.learner_, row, row)[0, 0])
     place = int((raw.scores[0] >= score).sum())
     found = tagger.predict(["slow car"], 9, extra={"lorry": "slow car"})[0]
     assert [tag.label for tag in found].index("lorry") == place

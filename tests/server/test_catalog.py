@@ -9,6 +9,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from zipfel.errors import ConfigError, DataError
+from zipfel.index import exact
 from zipfel.server import catalog
 from zipfel.server.catalog import Slot, load
 from zipfel.server.settings import ServeSettings, named_folders
@@ -52,6 +53,12 @@ def test_a_newer_version_is_seen_and_the_older_one_again(models, tmp_path):
     assert back is not None
     assert back.version == first.version
     assert back.tagger.predict(["paper"]) == first.tagger.predict(["paper"]) != newer.tagger.predict(["paper"])
+
+
+def test_what_single_texts_need_is_made_before_the_first_request(models, monkeypatch):
+    monkeypatch.setattr(exact, "MANY", 0)
+    index = load("m", models / "glas").tagger.learner_.index
+    assert index.coarse is not None or index.asked < 0  # where it is not sound, it was tried
 
 
 def test_a_folder_that_changes_while_it_is_read_is_read_again(models, tmp_path, monkeypatch):

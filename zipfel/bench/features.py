@@ -7,7 +7,6 @@ files and `about.json`. The labels of the points that are to be ranked are not i
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import numpy as np
 import orjson
 from scipy.sparse import save_npz
 
-from zipfel.data.dataset import Dataset, fingerprints
+from zipfel.data.dataset import Dataset, fingerprint
 from zipfel.data.formats import read
 from zipfel.data.formats.files import new_folder
 from zipfel.data.splits import Preparation, hold_out, prepared
@@ -65,7 +64,7 @@ def stage(dataset: Dataset, part: str, folder: Path) -> Stage:
         dataset = hold_out(dataset, VALIDATION, into="validation")
     made = Stage(dataset, part, folder / part)
     about = {"data": dataset.name, **dataset.sizes._asdict(), "propensity": list(dataset.propensity), "k": made.k,
-             "fingerprint": _fingerprint(dataset, part)}  # fmt: skip
+             "fingerprint": fingerprint(dataset, (dataset.train, dataset.parts[part]))}  # fmt: skip
     found = _about(made.folder)
     if found is None:
         _write(made, about)
@@ -74,18 +73,6 @@ def stage(dataset: Dataset, part: str, folder: Path) -> Stage:
             f"{made.folder} holds features of another data set called {dataset.name!r}; name another --out"
         )
     return made
-
-
-def _fingerprint(dataset: Dataset, part: str) -> str:
-    """Return a short name of the points that are learned from and those that are ranked."""
-    digest = hashlib.blake2b(digest_size=8)
-    for points in (dataset.train, dataset.parts[part]):
-        for numbers in (fingerprints(points), points.Y.indices, points.Y.indptr):
-            digest.update(numbers.tobytes())
-    if dataset.train.filtered is not None:
-        for numbers in (dataset.train.filtered.indices, dataset.train.filtered.indptr):
-            digest.update(numbers.tobytes())
-    return digest.hexdigest()
 
 
 def _about(folder: Path) -> object:

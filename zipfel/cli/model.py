@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +18,7 @@ from zipfel.cli import data
 from zipfel.cli.options import with_options
 from zipfel.cli.progress import Shown, span
 from zipfel.cli.show import bar, console, print_table
-from zipfel.data.dataset import Dataset, Part, Propensity, fingerprints
+from zipfel.data.dataset import Dataset, Part, Propensity, fingerprint
 from zipfel.data.formats import TableSettings
 from zipfel.data.formats.files import new_file
 from zipfel.data.splits import Preparation
@@ -72,7 +71,7 @@ def train(
     with Shown() as shown:
         run = Run(out / "run", preparation.seed, shown)
         inputs = {"model": choice.model, "settings": dataclasses.asdict(settings), "text": dataclasses.asdict(text),
-                  "data": _fingerprint(dataset)}  # fmt: skip
+                  "data": fingerprint(dataset, dataset.parts.values())}  # fmt: skip
         run.open(inputs, fresh)
         tagger.fit_dataset(dataset, run)
     tagger.save(out / "model", replace=True)
@@ -100,15 +99,6 @@ def check_named(model: str, preset: str, changes: dict[str, Any], device: str) -
     chosen_device(device)
     if model != AUTO:
         settings_of(model, preset, changes)
-
-
-def _fingerprint(dataset: Dataset) -> str:
-    """Return a short name of the points and labels that a run learns from."""
-    digest = hashlib.blake2b(digest_size=8)
-    for part in dataset.parts.values():
-        for numbers in (fingerprints(part), part.Y.indices, part.Y.indptr):
-            digest.update(numbers.tobytes())
-    return digest.hexdigest()
 
 
 @with_options

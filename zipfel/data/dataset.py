@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -172,6 +172,23 @@ def without_pairs(matrix: csr_array, pairs: csr_array) -> csr_array:
 def pick(items: Sequence[str], rows: Rows) -> list[str]:
     """Return the items at `rows`."""
     return [items[row] for row in rows]
+
+
+def fingerprint(dataset: Dataset, parts: Iterable[Part]) -> str:
+    """Return a short name of all that a model can learn from these parts of a data set, texts of labels included."""
+    digest = hashlib.blake2b(digest_size=8)
+    matrices = [dataset.Z]
+    for part in parts:
+        digest.update(fingerprints(part).tobytes())
+        matrices += [part.Y, part.filtered]
+    for matrix in matrices:
+        for numbers in () if matrix is None else (matrix.indptr, matrix.indices, matrix.data):
+            digest.update(numbers.tobytes())
+        digest.update(b"|")
+    digest.update(_digest(tuple(dataset.label_names or ())))
+    for name, texts in sorted((dataset.label_texts or {}).items()):
+        digest.update(_digest((name, *texts)))
+    return digest.hexdigest()
 
 
 def fingerprints(part: Part) -> NDArray[np.uint64]:

@@ -23,7 +23,7 @@ from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index import load_index
 from zipfel.index.coarse import half_is_faster
-from zipfel.index.exact import SPARE, ExactIndex, all_products, products
+from zipfel.index.exact import all_products, products
 from zipfel.labelspace.centroids import sparse_centroids
 from zipfel.labelspace.clusters import balanced_clusters
 from zipfel.models.base import BATCH, Ensemble, Learner, Lesson, labelled, level, ndcg
@@ -376,14 +376,13 @@ class Decaf(nn.Module):
         return learners[0] if len(learners) == 1 else Ensemble(learners)
 
     @torch.no_grad()
-    def text_scores(self, queries: Tensor, Z: csr_array) -> Tensor:
+    def text_scores(self, learner: Learner, X: csr_array, Z: csr_array) -> Tensor:
         """Return the scores that the first learner gives labels of which only texts [n, V] are known, [B, n]."""
-        network = self.each()[0].eval()
+        network, likely, queries = self.each()[0].eval(), learner.classifier, learner.encode(X)
+        assert isinstance(likely, Likely)
+        ids, learned = likely.scored(queries, learner.index.search(learner.keys(X, queries), likely.width(FIFTH)))
         W = network.cold_classifiers(bags(Z).to(queries.device))
-        best = ExactIndex(network.vectors[: self.learned]).search(queries, FIFTH + SPARE).ids
-        likely = Likely(network.vectors, network.offset.detach(), self.counts, self.learned)
-        learned = torch.sigmoid(likely.products(queries, best))
-        scores = cautious((all_products(queries, W) + network.offset).double(), learned, best >= 0)
+        scores = cautious((all_products(queries, W) + network.offset).double(), learned, ids >= 0)
         return scores.float() * (queries.abs().amax(dim=1, keepdim=True) > 0)
 
     # --- Labels that come later, and saving --------------------------------------------------------------------------

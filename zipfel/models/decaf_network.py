@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -186,6 +187,22 @@ class Likely:
     @torch.no_grad()
     def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
         """Rank labels. In float64: in float32 the last bit of a sigmoid depends on its place in the batch."""
+        ids, scores = self.scored(queries, shortlist)
+        if self.learned < len(self.vectors):
+            later = ExactIndex(self.vectors[self.learned :]).search(queries, k + SPARE)
+            more = known(queries, Shortlist(later.ids + self.learned, later.scores))
+            more = more.masked_fill(~self.told[later.ids], -1)
+            scores = torch.cat([scores, cautious(self.products(queries, more), scores, ids >= 0)], dim=1)
+            ids = torch.cat([ids, more], dim=1)
+        return with_others(ids, listed(scores), self.counts, k)
+
+    @cached_property
+    def told(self) -> Tensor:
+        """Whether a word of a label that came later is known, [n]; without one, nothing speaks for it."""
+        return self.vectors[self.learned :].any(dim=1)
+
+    def scored(self, queries: Tensor, shortlist: Shortlist) -> tuple[Tensor, Tensor]:
+        """Return candidates that were learned, [B, W], and their scores in float64."""
         ids, looked_at_all = known(queries, shortlist), self.found is None
         if not looked_at_all:  # a fit that was broken off may have left labels in the index that are not learned yet
             ids = ids.masked_fill(ids >= self.learned, -1)
@@ -196,12 +213,7 @@ class Likely:
         scores = torch.sigmoid(products)
         if self.head_offset is not None and not self.added:
             scores = scores * torch.sigmoid(shortlist.scores.double() + self.head_offset)
-        if self.learned < len(self.vectors):
-            later = ExactIndex(self.vectors[self.learned :]).search(queries, k + SPARE)
-            more = known(queries, Shortlist(later.ids + self.learned, later.scores))
-            scores = torch.cat([scores, cautious(self.products(queries, more), scores, ids >= 0)], dim=1)
-            ids = torch.cat([ids, more], dim=1)
-        return with_others(ids, listed(scores), self.counts, k)
+        return ids, scores
 
     def products(self, queries: Tensor, ids: Tensor) -> Tensor:
         """Return w · x + offset of each query's labels, [B, W]."""

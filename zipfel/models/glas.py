@@ -206,8 +206,9 @@ class Glas(nn.Module):
         return cosines if self.settings.loss == "margin" else scale * cosines + offset
 
     @torch.no_grad()
-    def text_scores(self, queries: Tensor, Z: csr_array) -> Tensor:
+    def text_scores(self, learner: Learner, X: csr_array, Z: csr_array) -> Tensor:
         """Return the scores of labels that are known by their texts [n, features] only, [B, n]: φ(z) stands for v."""
+        queries = learner.encode(X)
         return self.score(all_products(queries, self.embedding(bags(Z).to(queries.device))))
 
     # --- Saving, and labels that come later --------------------------------------------------------------------------

@@ -328,12 +328,12 @@ class LightDxml(nn.Module):
         return Learner(self.encoder.ready(), self.index, mixed, self.device())
 
     @torch.no_grad()
-    def text_scores(self, queries: Tensor, Z: csr_array) -> Tensor:
+    def text_scores(self, learner: Learner, X: csr_array, Z: csr_array) -> Tensor:
         """Return the scores of labels that are known by their texts [n, features] only, [B, n].
 
         A text counts as the label's only point: its vector stands for w, and Z_l maps it to ŷ.
         """
-        own, (scale, offset) = self.encoded(Z), self.classifier.line()
+        queries, own, (scale, offset) = learner.encode(X), self.encoded(Z), self.classifier.line()
         classifier = torch.sigmoid((scale * all_products(queries, own) + offset).double())
         placed = F.normalize(self.label_encoder(own), dim=1)
         shortlist = torch.sigmoid(all_products(F.normalize(queries, dim=1), placed).double())

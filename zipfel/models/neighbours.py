@@ -334,7 +334,7 @@ class NeighbourModel(nn.Module):
             self.index = load_index(self.settings.index, self.index.state(), self.memory.vectors)
         return Learner(self.encoder, self.index, Vote(self.memory, self.voters, self.sharpness), self.device())
 
-    def text_scores(self, queries: Tensor, Z: csr_array) -> Tensor:
+    def text_scores(self, learner: Learner, X: csr_array, Z: csr_array) -> Tensor:
         """Refuse: without points nobody votes for a label."""
         raise ConfigError(f"{self.name} cannot score a label by its text")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from zipfel import persistence
 from zipfel.errors import DataError, did_you_mean
+from zipfel.index.exact import PATIENCE
 from zipfel.server.problem import Problem
 from zipfel.tagger import Tagger
 
@@ -89,7 +90,7 @@ def version_of(folder: Path) -> str:
 
 
 def load(id: str, folder: Path) -> Loaded:
-    """Load a model, and let it tag a text, so that the first request finds all in place."""
+    """Load a model, and let it tag a text as often as it takes until all is in place for single texts."""
     for _ in range(5):
         real = folder.resolve()  # a link that is turned while we read must not mix two models
         version = version_of(real)
@@ -100,7 +101,8 @@ def load(id: str, folder: Path) -> Loaded:
         raise DataError("is being changed again and again; gave up loading it", folder)
     if tagger.features_ is None:
         raise DataError("was fitted on a matrix of features; only models of texts can be served", folder)
-    tagger.predict(["ready"], 1)
+    for _ in range(PATIENCE + 1):
+        tagger.predict(["ready"], 1)
     loaded = Loaded(id, version, tagger)
     loaded.places.get("")  # made here, not while others wait
     return loaded
