@@ -345,7 +345,7 @@ def test_labels_without_any_text():
         assert tagger.score(test.X, test.Y) > 0.7
 
 
-def test_names_are_texts_where_there_are_no_others():
+def test_names_are_texts_of_labels_that_have_no_others():
     texts = ["red apple pie", "green pear tart", "fast red car", "slow green car"] * 10
     tags = [["apple"], ["pear"], ["car", "red"], ["car"]] * 10
     made = partial(Tagger, "decaf", settings={**SMALL, "epochs": 2}, text={"min_count": 1}, device="cpu")
@@ -357,7 +357,7 @@ def test_names_are_texts_where_there_are_no_others():
     rows = told.model_.Z.toarray()
     words = [{told.features_.terms[column] for column in np.flatnonzero(row)} for row in rows]
     assert dict(zip(told.classes_, words, strict=True)) == {
-        "apple": set(), "car": {"wheel"}, "pear": {"tart"}, "red": set(),
+        "apple": {"apple"}, "car": {"wheel"}, "pear": {"tart"}, "red": {"red"},
     }  # fmt: skip
 
 
