@@ -15,7 +15,7 @@ from benchmarks.record import record
 from zipfel import Tagger, read
 from zipfel.data.dataset import Texts
 
-POINTS = 3000  # one at a time they take some seconds: half a second, as 300 did, may be all noise of a neighbour
+POINTS = 3000  # one at a time they take some seconds, which a short noise does not decide
 
 
 def main(model: str, data: str) -> None:
