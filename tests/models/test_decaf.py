@@ -234,6 +234,55 @@ def test_scores_sum_up_to_the_number_of_right_labels(validation, changes):
     assert scores.sum().item() / part.Y.nnz == pytest.approx(1, abs=0.15)
 
 
+def uneven(points: int = 300, seed: int = 0) -> Part:
+    """Points as planted, but those of some labels are few."""
+    part = planted(points, seed)
+    rare = np.asarray(part.Y[:, ::2].sum(axis=1)).ravel() > 0
+    return part.take(np.flatnonzero(~rare | (np.arange(points) % 4 == 0)))
+
+
+def lengths(tagger: Tagger) -> Tensor:
+    """Return how long classifiers are, by that of one of n̄ points, [L]."""
+    network = tagger.model_.networks[0]
+    return (network.vectors.norm(dim=1) / network.scale).detach()
+
+
+@pytest.mark.parametrize("settings_", [SMALL, BEAM, KINDS["hnsw"]], ids=["exact", "beam", "hnsw"])
+def test_classifiers_of_rare_labels_are_longer(monkeypatch, settings_):
+    """By the largest power of their frequency with which points that are held out are ranked as well as with any."""
+    good = iter([0.5, 0.6, 0.5996, 0.5])
+    monkeypatch.setattr(decaf_network, "LIFTS", (0.0, 0.1, 0.2, 0.3))
+    monkeypatch.setattr(decaf_network, "FEW", 30)
+    monkeypatch.setattr(decaf_network, "ndcg", lambda learner, part: next(good))
+    tagger = Tagger("decaf", settings=settings_, device="cpu")
+    tagger.fit_dataset(Dataset(uneven(), Z=label_texts(), validation=planted(40, seed=4)))
+    counts = np.asarray(uneven().Y.sum(axis=0)).ravel()
+    mean = math.exp(sum(count * math.log(count + 1) for count in counts) / counts.sum())
+    wanted = [(mean / (count + 1)) ** 0.2 for count in counts]
+    assert lengths(tagger).tolist() == pytest.approx(wanted, rel=1e-4)
+    assert max(wanted) > 1.2 > 1 > min(wanted)
+
+
+def test_rare_labels_rank_higher_where_that_costs_nothing(monkeypatch):
+    monkeypatch.setattr(decaf_network, "FEW", 30)
+    tagger = Tagger("decaf", settings=SMALL, device="cpu")
+    tagger.fit_dataset(Dataset(uneven(), Z=label_texts(), validation=planted(40, seed=4)))
+    assert lengths(tagger).std() > 0.01
+    once = lengths(tagger)
+    tagger.set_params(warm_start=True)
+    tagger.fit_dataset(Dataset(uneven(), Z=label_texts(), validation=planted(40, seed=4)))
+    assert lengths(tagger).max() < 1.1 * once.max(), "lifted from where they were before"
+
+
+@pytest.mark.parametrize("changes", [{}, {"loss": "logistic"}])
+def test_few_points_and_the_paper_lift_nothing(monkeypatch, changes):
+    if changes:
+        monkeypatch.setattr(decaf_network, "FEW", 1)
+    tagger = Tagger("decaf", settings={**SMALL, **changes}, device="cpu")
+    tagger.fit_dataset(Dataset(uneven(), Z=label_texts(), validation=planted(40, seed=4)))
+    assert lengths(tagger).tolist() == pytest.approx([1] * LABELS, rel=1e-4)
+
+
 @pytest.mark.parametrize("settings_", [SMALL, BEAM], ids=["exact", "beam"])
 def test_points_without_labels_decide_nothing(settings_):
     """A validation of which nothing is right must not tell that nothing ever is."""

@@ -212,6 +212,8 @@ class Decaf(nn.Module):
         network.compose(self.texts())
         if self.settings.loss == "decoupled":
             part = lesson.validation if lesson.validation is not None else lesson.train
+            if part is lesson.validation:
+                network.lift_rare(self.counts, part)
             network.offset.detach().fill_(level(part, lambda some: self.scores(network, some)))
         return outcome
 

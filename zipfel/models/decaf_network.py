@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +22,7 @@ from zipfel.index import Index, build_index
 from zipfel.index.beam import BeamIndex, NearIndex
 from zipfel.index.exact import SPARE, ExactIndex, products, row_products
 from zipfel.index.tree import TreeIndex
-from zipfel.models.base import BATCH, Learner, known, listed, with_others
+from zipfel.models.base import BATCH, Learner, known, listed, ndcg, with_others
 from zipfel.nn.classifiers import Combination
 from zipfel.nn.encoders import Ready, Table, TextBlock, dropped, keep_features
 from zipfel.types import Bags, Ranking, Shortlist
@@ -32,6 +33,9 @@ if TYPE_CHECKING:  # which imports this
 Shortlister = BeamIndex | NearIndex  # has `open`, `labels` of what it opens, and `search`, which is both
 
 FIFTH, CAUTION = 5, 0.3  # chosen on validation of LF-PubMedMeSH: docs/papers/decaf.md
+LIFTS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08)  # powers of n̄ / n_l that are tried
+SPARED = 0.0005  # of nDCG@5, which the tail may cost: chosen on validation, docs/papers/decaf.md
+FEW = 500  # points that are held out, below which they tell too little of powers
 SCALE = 2.5  # times ln n: what cosines with n classifiers are multiplied by at the start
 
 
@@ -105,6 +109,23 @@ class Network(nn.Module):
             labels = torch.arange(start, min(start + BATCH, len(self.vectors)), device=device)
             texts = None if Z is None else bags(Z[start : start + BATCH]).to(device)
             self.vectors[labels] = self.classifiers(labels, texts)
+
+    @torch.no_grad()
+    def lift_rare(self, counts: Tensor, held_out: Part) -> None:
+        """Make composed classifiers of rare labels longer, and of frequent ones shorter: w_l (n̄ / n_l)^γ.
+
+        γ is the largest with which points that are held out are ranked as well as with the best; few points decide
+        nothing.  counts: n_l, points of each label, [L].
+        """
+        if len(held_out) < FEW:
+            return
+        W, logs = self.vectors, rarity(counts).to(self.vectors)[:, None]
+
+        def goodness(lift: float) -> float:
+            self.vectors = W * torch.exp(lift * logs)
+            return ndcg(self.learner(counts, len(counts)), held_out)
+
+        self.vectors = W * torch.exp(most_lift({lift: goodness(lift) for lift in LIFTS}) * logs)
 
     def ready(self) -> Ready:
         """Return what encodes points for prediction."""
@@ -233,6 +254,27 @@ def cautious(products: Tensor, learned: Tensor, there: Tensor) -> Tensor:
     fifth = best.gather(1, place - 1)  # [B, 1]
     level = torch.logit(fifth, eps=1e-12)
     return torch.sigmoid(level + CAUTION * (products - level))
+
+
+def rarity(counts: Tensor) -> Tensor:
+    """Return ln(n̄ / n_l), with one point more for each label, [L]; n̄ is the geometric mean over pairs.
+
+    So 0 is what a right label has on average, and what those have that come later, of which `cautious` knows enough.
+
+    >>> rarity(torch.tensor([3, 0, 1])).exp()  # n̄ = (4³ · 2) ** (1 / 4) = 3.364
+    tensor([0.8409, 3.3636, 1.6818], dtype=torch.float64)
+    """
+    logs = torch.log1p(counts.double())
+    return counts.double() @ logs / counts.sum().clamp_min(1) - logs
+
+
+def most_lift(found: Mapping[float, float]) -> float:
+    """Return the largest power whose goodness is all but the best.
+
+    >>> most_lift({0.0: 0.7, 0.1: 0.7004, 0.2: 0.7, 0.3: 0.69})
+    0.2
+    """
+    return max(lift for lift, good in found.items() if good >= max(found.values()) - SPARED)
 
 
 def head_offset(count: int, settings: DecafSettings) -> float:
