@@ -1056,15 +1056,15 @@ def test_new_labels_are_scored_by_their_texts_at_once(kind, tagger):
 
 
 def test_new_labels_are_judged_with_caution_by_hand():
-    """The fifth best of others scores 0.5, level 0: what new labels say beyond it counts for 0.3 of it."""
+    """The fifth best of others scores 0.5, level 0: what new labels say beyond it counts for a quarter."""
     others = torch.tensor([[0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]] * 3, dtype=torch.float64)
     there = torch.ones(3, 9, dtype=torch.bool)
     there[1, [0, 1, 5, 6, 7, 8]] = False  # of 0.7, 0.6 and 0.5 the middle one
     there[2] = False
     found = cautious(torch.tensor([[10.0, -10.0]] * 3, dtype=torch.float64), others, there)
-    assert found[0].tolist() == pytest.approx([reference.sigmoid(3.0), reference.sigmoid(-3.0)])
+    assert found[0].tolist() == pytest.approx([reference.sigmoid(2.5), reference.sigmoid(-2.5)])
     level = math.log(0.6 / 0.4)
-    assert found[1, 0].item() == pytest.approx(reference.sigmoid(level + 0.3 * (10 - level)))
+    assert found[1, 0].item() == pytest.approx(reference.sigmoid(level + 0.25 * (10 - level)))
     assert found[2].max() < 1e-6  # among nothing there is nothing to stand before
 
 

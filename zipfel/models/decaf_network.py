@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # which imports this
 
 Shortlister = BeamIndex | NearIndex  # has `open`, `labels` of what it opens, and `search`, which is both
 
-FIFTH, CAUTION = 5, 0.3  # chosen on validation of LF-PubMedMeSH: docs/papers/decaf.md
+FIFTH, CAUTION = 5, 0.25  # chosen on validation of LF-PubMedMeSH: docs/papers/decaf.md
 LIFTS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08)  # powers of n̄ / n_l that are tried
 SPARED = 0.0005  # of nDCG@5, which the tail may cost: chosen on validation, docs/papers/decaf.md
 FEW = 500  # points that are held out, below which they tell too little of powers
@@ -247,7 +247,7 @@ def cautious(products: Tensor, learned: Tensor, there: Tensor) -> Tensor:
     there: [B, W], False where there is no label.
 
     Nobody has told them which points are not theirs, so they are too sure of themselves. What they say beyond the fifth
-    best of the others counts for a third, and so does what they fall short of it: they are found, and seldom first.
+    best of the others counts for a quarter, and so does what they fall short of it: they are found, and seldom first.
     """
     best = learned.masked_fill(~there, 0).topk(min(FIFTH, learned.shape[1]), dim=1).values
     place = ((there.sum(dim=1, keepdim=True) + 1) // 2).clamp(1, best.shape[1])  # the middle one, where there are few
