@@ -86,6 +86,7 @@ class DecafSettings:
     lite: bool = setting(False, "token vectors stay as Module I leaves them, and learners share them")
     cosine: bool = setting(True, "points and classifiers have length 1; one scale and offset for all labels")
     relu: bool = setting(False, "x̂ ends in a ReLU")
+    lift: bool = setting(True, "classifiers of rare labels are longer, as far as held-out points are ranked as well")
     residual: bool = setting(
         True, "text blocks have a residual layer R; without it they leave sums of tokens as they are"
     )
@@ -145,8 +146,8 @@ class DecafSettings:
 PRESETS: dict[str, DecafSettings] = {
     "paper": DecafSettings(  # D, K and the beam follow the size of the data, as the authors' do
         dimension=512, learners=3, shortlist="beam", judged="train", loss="logistic", missed=False, cosine=False,
-        relu=True, residual=True, drop=0.2, batch=255, epochs=10, steps=1, rate=0.008, halve=True, first_drop=0.5,
-        first_epochs=20, first_rate=0.01,
+        relu=True, lift=False, residual=True, drop=0.2, batch=255, epochs=10, steps=1, rate=0.008, halve=True,
+        first_drop=0.5, first_epochs=20, first_rate=0.01,
     ),
     "default": DecafSettings(),
     "fast": DecafSettings(dimension=512, batch=512, steps=200, rate=0.004),
@@ -210,10 +211,10 @@ class Decaf(nn.Module):
             self.third_module(network)
         outcome = self.fourth_module(network, number, lesson, run, near)
         network.compose(self.texts())
+        if self.settings.lift and lesson.validation is not None:
+            network.lift_rare(self.counts, lesson.validation)
         if self.settings.loss == "decoupled":
             part = lesson.validation if lesson.validation is not None else lesson.train
-            if part is lesson.validation:
-                network.lift_rare(self.counts, part)
             network.offset.detach().fill_(level(part, lambda some: self.scores(network, some)))
         return outcome
 

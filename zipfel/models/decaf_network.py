@@ -35,7 +35,7 @@ Shortlister = BeamIndex | NearIndex  # has `open`, `labels` of what it opens, an
 FIFTH, CAUTION = 5, 0.25  # chosen on validation of LF-PubMedMeSH: docs/papers/decaf.md
 LIFTS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08)  # powers of n̄ / n_l that are tried
 SPARED = 0.0005  # of nDCG@5, which the tail may cost: chosen on validation, docs/papers/decaf.md
-FEW = 500  # points that are held out, below which they tell too little of powers
+FEW = 800  # points that are held out, below which they tell too little of powers
 SCALE = 2.5  # times ln n: what cosines with n classifiers are multiplied by at the start
 
 
