@@ -34,6 +34,7 @@ def text(lines: Sequence[Line]) -> str:
         f"{won}{'; behind somewhere on ' + ', '.join(behind) if behind else ''}. In words:",
         "",
         *(f"- {standing(lines, data)}" for data in found),
+        *fewer_seeds(lines),
         *unfinished(lines),
         "",
         f"![P@1 against seconds to train, for every contestant]({PLOT})",
@@ -41,9 +42,14 @@ def text(lines: Sequence[Line]) -> str:
     return "\n".join(parts)
 
 
+def most_seeds(lines: Sequence[Line]) -> int:
+    """Return with how many seeds a contestant ran, where it ran with the most."""
+    return max((row.seeds for data in data_sets(lines) for row in rows(lines, data)), default=0)
+
+
 def about(lines: Sequence[Line]) -> str:
     """Return one sentence on how the figures came about."""
-    seeds = max((row.seeds for data in data_sets(lines) for row in rows(lines, data)), default=0)
+    seeds = most_seeds(lines)
     peers = len({line["contestant"] for line in lines if not line["ours"] and line["status"] == OK})
     tested = [line for line in lines if line["part"] == "test"]
     dates = sorted({line["date"] for line in tested})
@@ -80,6 +86,13 @@ def ahead(lines: Sequence[Line], data: str) -> bool:
     if ours is None or not peers or ours.seeds < max(peer.seeds for peer in peers.values()):
         return False
     return all(ours.means[goal] > peer.means[goal] for goal, peer in peers.items())
+
+
+def fewer_seeds(lines: Sequence[Line]) -> list[str]:
+    """Return a line on whose figures are means of fewer seeds than others'."""
+    found = [row for data in data_sets(lines) for row in rows(lines, data) if 0 < row.seeds < most_seeds(lines)]
+    told = [f"{row.title} on {row.data} ({row.seeds})" for row in found]
+    return [f"- Fewer seeds: {', '.join(told)}."] if told else []
 
 
 def unfinished(lines: Sequence[Line]) -> list[str]:

@@ -125,6 +125,7 @@ def test_readme_is_written_between_the_marks_and_checked(checkout, capsys):
     assert "old" not in written
     assert "| tiny | 1,234 | zb | **62.0** (61.0) | 50.0 (50.0) | 49.0 (50.0) | 50.0 (50.0) | 1.0 ± 0 |" in written
     assert "on 0 of 1 data sets; behind somewhere on tiny" in written
+    assert "- Fewer seeds: peer on tiny (1).\n" in written
     assert "Did not get through: slow on tiny (time-out), gone on tiny (not installed)." in written
     assert "<svg" in (checkout / readme.PLOT).read_text()
     assert readme.main(["--check"], checkout) == 0
