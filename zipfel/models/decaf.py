@@ -211,7 +211,7 @@ class Decaf(nn.Module):
             self.third_module(network)
         outcome = self.fourth_module(network, number, lesson, run, near)
         network.compose(self.texts())
-        if self.settings.lift and lesson.validation is not None:
+        if self.settings.lift:
             network.lift_rare(self.counts, lesson.validation)
         if self.settings.loss == "decoupled":
             part = lesson.validation if lesson.validation is not None else lesson.train
@@ -421,7 +421,7 @@ class Decaf(nn.Module):
 
     def saved(self) -> tuple[State, State]:
         """Return what prediction needs, with classifiers composed, and what learning and new labels need besides."""
-        later = ("labels.", "refinement.", "combination.")
+        later = ("labels.", "refinement.", "combination.", "power")
         names = [
             f"networks.{number}.{part}tokens.rows" for number in range(len(self.networks)) for part in ("", "finder.")
         ]
@@ -465,6 +465,7 @@ def restored(sizes: Mapping[str, int], settings: DecafSettings, serve: State, tr
             rows = state[f"networks.{number}.{table}.rows"]
             getattr(network, table).rows = nn.Parameter(rows, requires_grad=False)
         restore_finder(network, state, f"networks.{number}.finder.")
+        state.setdefault(f"networks.{number}.power", torch.zeros(()))  # of models from before there was one
         for name in ("vectors", "heads", "clusters"):
             setattr(network, name, state[f"networks.{number}.{name}"])
         if settings.shortlist == "hnsw":

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # which imports this
 Shortlister = BeamIndex | NearIndex  # has `open`, `labels` of what it opens, and `search`, which is both
 
 FIFTH, CAUTION = 5, 0.25  # chosen on validation of LF-PubMedMeSH: docs/papers/decaf.md
-LIFTS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08)  # powers of n̄ / n_l that are tried
+POWERS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08)  # of n̄ / n_l, that are tried
 SPARED = 0.0005  # of nDCG@5, which the tail may cost: chosen on validation, docs/papers/decaf.md
 FEW = 800  # points that are held out, below which they tell too little of powers
 SCALE = 2.5  # times ln n: what cosines with n classifiers are multiplied by at the start
@@ -48,6 +48,7 @@ class Network(nn.Module):
     vectors: Tensor  # w of all labels, [L, D], once they are composed
     heads: Tensor  # h of all clusters, [K, D], nodes of a tree, or vectors of labels for HNSW; none without a shortlist
     clusters: Tensor  # of each label, [L], or leaves
+    power: Tensor  # γ of `lift_rare`
 
     def __init__(self, features: int, labels: int, settings: DecafSettings, generator: torch.Generator) -> None:
         super().__init__()
@@ -62,6 +63,7 @@ class Network(nn.Module):
         for name, size in (("vectors", (labels, D)), ("heads", (0, D))):
             self.register_buffer(name, torch.zeros(size))
         self.register_buffer("clusters", torch.zeros(labels, dtype=torch.int32))
+        self.register_buffer("power", torch.zeros(()))
         self.beam = 0
         self.finder: Finder | None = None
         self.graph: Index | None = None
@@ -111,21 +113,21 @@ class Network(nn.Module):
             self.vectors[labels] = self.classifiers(labels, texts)
 
     @torch.no_grad()
-    def lift_rare(self, counts: Tensor, held_out: Part) -> None:
+    def lift_rare(self, counts: Tensor, held_out: Part | None) -> None:
         """Make composed classifiers of rare labels longer, and of frequent ones shorter: w_l (n̄ / n_l)^γ.
 
-        γ is the largest with which points that are held out are ranked as well as with the best; few points decide
-        nothing.  counts: n_l, points of each label, [L].
+        γ is the largest with which points that are held out are ranked as well as with the best; where they are few,
+        it stays as it was.  counts: n_l, points of each label, [L].
         """
-        if len(held_out) < FEW:
-            return
         W, logs = self.vectors, rarity(counts).to(self.vectors)[:, None]
 
-        def goodness(lift: float) -> float:
-            self.vectors = W * torch.exp(lift * logs)
-            return ndcg(self.learner(counts, len(counts)), held_out)
+        def goodness(power: float, part: Part) -> float:
+            self.vectors = W * torch.exp(power * logs)
+            return ndcg(self.learner(counts, len(counts)), part)
 
-        self.vectors = W * torch.exp(most_lift({lift: goodness(lift) for lift in LIFTS}) * logs)
+        if held_out is not None and len(held_out) >= FEW:
+            self.power.fill_(largest_power({power: goodness(power, held_out) for power in POWERS}))
+        self.vectors = W * torch.exp(self.power * logs)
 
     def ready(self) -> Ready:
         """Return what encodes points for prediction."""
@@ -268,13 +270,13 @@ def rarity(counts: Tensor) -> Tensor:
     return counts.double() @ logs / counts.sum().clamp_min(1) - logs
 
 
-def most_lift(found: Mapping[float, float]) -> float:
+def largest_power(found: Mapping[float, float]) -> float:
     """Return the largest power whose goodness is all but the best.
 
-    >>> most_lift({0.0: 0.7, 0.1: 0.7004, 0.2: 0.7, 0.3: 0.69})
+    >>> largest_power({0.0: 0.7, 0.1: 0.7004, 0.2: 0.7, 0.3: 0.69})
     0.2
     """
-    return max(lift for lift, good in found.items() if good >= max(found.values()) - SPARED)
+    return max(power for power, good in found.items() if good >= max(found.values()) - SPARED)
 
 
 def head_offset(count: int, settings: DecafSettings) -> float:
