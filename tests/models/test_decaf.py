@@ -247,44 +247,99 @@ def lengths(tagger: Tagger) -> Tensor:
     return (network.vectors.norm(dim=1) / network.scale).detach()
 
 
-@pytest.mark.parametrize("settings_", [SMALL, BEAM, KINDS["hnsw"]], ids=["exact", "beam", "hnsw"])
-def test_classifiers_of_rare_labels_are_longer(monkeypatch, settings_):
+def lifted(counts: np.ndarray, power: float) -> list[float]:
+    """Return (n̄ / n_l)^γ by hand; n_l is one more than a label's points, n̄ its geometric mean over right labels."""
+    mean = math.exp(sum(count * math.log(count + 1) for count in counts) / sum(counts))
+    return [(mean / (count + 1)) ** power for count in counts]
+
+
+def lifting(settings_: Mapping[str, Any], held_out: int = 40) -> Tagger:
+    """Learn from labels of which some are rare."""
+    tagger = Tagger("decaf", settings=dict(settings_), device="cpu")
+    return tagger.fit_dataset(Dataset(uneven(), Z=label_texts(), validation=planted(held_out, seed=4)))
+
+
+COUNTS = np.asarray(uneven().Y.sum(axis=0)).ravel()
+
+
+@pytest.fixture
+def powers(monkeypatch):
+    """Let few points decide on some powers; the one that is best is not the one to take."""
+    tried = {0.0: 0.5, 0.1: 0.6, 0.2: 0.5996, 0.3: 0.5}
+    monkeypatch.setattr(decaf_network, "POWERS", tuple(tried))
+    monkeypatch.setattr(decaf_network, "FEW", 30)
+    return tried
+
+
+@pytest.mark.parametrize("name", ["exact", "beam", "hnsw", "parabel", "ensemble", "lite exact"])
+def test_classifiers_of_rare_labels_are_longer(powers, monkeypatch, name):
     """By the largest power of their frequency with which points that are held out are ranked as well as with any."""
-    good = iter([0.5, 0.6, 0.5996, 0.5])
-    monkeypatch.setattr(decaf_network, "POWERS", (0.0, 0.1, 0.2, 0.3))
-    monkeypatch.setattr(decaf_network, "FEW", 30)
-    monkeypatch.setattr(decaf_network, "ndcg", lambda learner, part: next(good))
-    tagger = Tagger("decaf", settings=settings_, device="cpu")
-    tagger.fit_dataset(Dataset(uneven(), Z=label_texts(), validation=planted(40, seed=4)))
-    counts = np.asarray(uneven().Y.sum(axis=0)).ravel()
-    mean = math.exp(sum(count * math.log(count + 1) for count in counts) / counts.sum())
-    wanted = [(mean / (count + 1)) ** 0.2 for count in counts]
-    assert lengths(tagger).tolist() == pytest.approx(wanted, rel=1e-4)
-    assert max(wanted) > 1.2 > 1 > min(wanted)
+    seen = []
+
+    def goodness(learner: Learner, part: Part) -> float:
+        seen.append(learner.classifier.vectors.norm(dim=1))
+        return list(powers.values())[(len(seen) - 1) % len(powers)]
+
+    monkeypatch.setattr(decaf_network, "ndcg", goodness)
+    tagger = lifting(KINDS[name])
+    for number, network in enumerate(tagger.model_.each()):
+        judged = seen[number * len(powers) :][: len(powers)]
+        for power, found in zip(powers, judged, strict=True):  # what was judged is what it was told to be
+            assert (found / network.scale).tolist() == pytest.approx(lifted(COUNTS, power), rel=1e-4)
+        assert (network.vectors.norm(dim=1) / network.scale).tolist() == pytest.approx(lifted(COUNTS, 0.2), rel=1e-4)
+    assert max(lifted(COUNTS, 0.2)) > 1.2 > 1 > min(lifted(COUNTS, 0.2))
+    assert len(seen) == len(powers) * len(tagger.model_.networks)
 
 
-def test_a_warm_start_keeps_the_lengths_that_many_points_decided(monkeypatch, tmp_path):
-    """They are worked out anew, not on top of the old ones, and a few points that come later do not undo them."""
-    monkeypatch.setattr(decaf_network, "FEW", 30)
+def test_lengths_that_rank_worse_are_not_taken(powers, monkeypatch):
+    monkeypatch.setattr(decaf_network, "POWERS", (0.0, 0.001, 5.0))
+    assert lifting(SMALL).model_.networks[0].power.item() == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize("held_out", [10, 40])
+def test_a_warm_start_keeps_lengths_unless_many_points_decide(powers, monkeypatch, tmp_path, held_out):
+    """They are worked out anew, not on top of the old ones, and what was saved is not written to."""
     monkeypatch.setattr(decaf_network, "POWERS", (0.1,))
-    tagger = Tagger("decaf", settings=SMALL, device="cpu")
-    tagger.fit_dataset(Dataset(uneven(), Z=label_texts(), validation=planted(40, seed=4)))
-    once = lengths(tagger)
-    assert once.std() > 0.03
-    tagger.save(tmp_path / "model")
-    loaded = Tagger.load(tmp_path / "model").set_params(warm_start=True)
-    loaded.fit_dataset(Dataset(uneven(), Z=label_texts(), validation=planted(10, seed=4)))
-    assert lengths(loaded).tolist() == pytest.approx(once.tolist(), rel=0.03)  # there are twice as many points of each
+    loaded = loaded_from(lifting(SMALL), tmp_path / "model").set_params(warm_start=True)
+    monkeypatch.setattr(decaf_network, "POWERS", (0.3,))
+    loaded.fit_dataset(Dataset(uneven(), Z=label_texts(), validation=planted(held_out, seed=4)))
+    wanted = lifted(2 * COUNTS, 0.1 if held_out == 10 else 0.3)
+    assert lengths(loaded).tolist() == pytest.approx(wanted, rel=1e-4)
+    persistence.verify(tmp_path / "model")
+    again = Tagger.load(tmp_path / "model", device="cpu")
+    assert lengths(again).tolist() == pytest.approx(lifted(COUNTS, 0.1), rel=1e-4)
 
 
-@pytest.mark.parametrize("changes", [{}, {"lift": False}])
-def test_few_points_and_the_paper_lift_nothing(monkeypatch, changes):
+@pytest.mark.parametrize(
+    "changes", [{}, {"lift": False}, {"loss": "logistic"}], ids=["few points", "not wanted", "logistic"]
+)
+def test_nothing_is_lifted(powers, monkeypatch, changes):
     assert not PRESETS["paper"].lift
-    if changes:
-        monkeypatch.setattr(decaf_network, "FEW", 1)
-    tagger = Tagger("decaf", settings={**SMALL, **changes}, device="cpu")
-    tagger.fit_dataset(Dataset(uneven(), Z=label_texts(), validation=planted(40, seed=4)))
+    if not changes:
+        monkeypatch.setattr(decaf_network, "FEW", 41)
+    assert lengths(lifting({**SMALL, **changes})).tolist() == pytest.approx([1] * LABELS, rel=1e-4)
+
+
+def test_plain_products_are_not_lifted(powers):
+    """A longer vector of a negative product would push a rare label down."""
+    assert lifting({**SMALL, "cosine": False}).model_.networks[0].power == 0
+
+
+def test_ctrl_c_while_lengths_are_chosen_leaves_what_was_learned(powers, monkeypatch):
+    monkeypatch.setattr(decaf_network, "ndcg", lambda learner, part: stop())
+    tagger = lifting(SMALL)
+    assert tagger.outcome_.interrupted
     assert lengths(tagger).tolist() == pytest.approx([1] * LABELS, rel=1e-4)
+    assert tagger.score(planted(60, seed=1).X, planted(60, seed=1).Y) > 0.3
+
+
+def test_models_of_before_there_were_lengths_are_restored():
+    model = fitted(epochs=1).model_
+    serve, train = model.saved()
+    old = {name: value for name, value in train.items() if not name.endswith(".power")}
+    assert len(old) < len(train)
+    sizes = {"features": FEATURES, "labels": LABELS}
+    assert decaf.restored(sizes, model.settings, dict(serve), old).networks[0].power == 0
 
 
 @pytest.mark.parametrize("settings_", [SMALL, BEAM], ids=["exact", "beam"])

@@ -163,10 +163,14 @@ class Unseen(NamedTuple):
 
 def unseen(learner: Learner, validation: Part) -> Unseen:
     """Rank (some of) validation, deep enough to learn from it what scores are worth."""
-    if len(validation) > MOST_POINTS:
-        validation = validation.take(np.linspace(0, len(validation) - 1, MOST_POINTS).astype(np.int64))
+    validation = at_most(validation, MOST_POINTS)
     depth = min(DEPTH, validation.Y.shape[1])
     return Unseen(learner.rank(validation.X, depth, validation.filtered), validation.Y)
+
+
+def at_most(part: Part, count: int) -> Part:
+    """Return a part as it is, or so many of its points, from the first to the last."""
+    return part if len(part) <= count else part.take(np.linspace(0, len(part) - 1, count).astype(np.int64))
 
 
 def labelled(part: Part) -> Part:
@@ -276,8 +280,7 @@ def level(part: Part, scored: Callable[[Part], Tensor]) -> float:
 
     scored: returns the scores of points with all labels, [N, L]; it is asked for some points of the part.
     """
-    count = min(len(part), max(16, SCORES // part.Y.shape[1]))
-    some = part.take(np.linspace(0, len(part) - 1, count).astype(np.int64))
+    some = at_most(part, max(16, SCORES // part.Y.shape[1]))
     scores, right = scored(some), some.Y.nnz
     if some.filtered is not None:
         scores[torch.from_numpy(np.stack(some.filtered.nonzero())).unbind()] = -torch.inf

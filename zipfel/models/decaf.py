@@ -84,9 +84,13 @@ class DecafSettings:
     )
     tokens: str = setting("random", "token vectors at the start: random, fasttext (learned from train), or a file")
     lite: bool = setting(False, "token vectors stay as Module I leaves them, and learners share them")
-    cosine: bool = setting(True, "points and classifiers have length 1; one scale and offset for all labels")
+    cosine: bool = setting(True, "points and classifiers learn with length 1; one scale and offset for all labels")
     relu: bool = setting(False, "x̂ ends in a ReLU")
-    lift: bool = setting(True, "classifiers of rare labels are longer, as far as held-out points are ranked as well")
+    lift: bool = setting(
+        True,
+        "with cosines and the decoupled loss, classifiers of rare labels are longer than 1 at the end, as far as "
+        "held-out points are ranked as well",
+    )
     residual: bool = setting(
         True, "text blocks have a residual layer R; without it they leave sums of tokens as they are"
     )
@@ -211,12 +215,19 @@ class Decaf(nn.Module):
             self.third_module(network)
         outcome = self.fourth_module(network, number, lesson, run, near)
         network.compose(self.texts())
-        if self.settings.lift:
-            network.lift_rare(self.counts, lesson.validation)
         if self.settings.loss == "decoupled":
-            part = lesson.validation if lesson.validation is not None else lesson.train
-            network.offset.detach().fill_(level(part, lambda some: self.scores(network, some)))
+            self.set_levels(network, lesson, outcome)
         return outcome
+
+    def set_levels(self, network: Network, lesson: Lesson, outcome: Outcome) -> None:
+        """Set what the loss does not see: lengths of classifiers, and the offset."""
+        if self.settings.lift and self.settings.cosine:
+            try:
+                network.lift_rare(self.counts, None if outcome.interrupted else lesson.validation)
+            except KeyboardInterrupt:
+                outcome.interrupted = True
+        part = lesson.validation if lesson.validation is not None else lesson.train
+        network.offset.detach().fill_(level(part, lambda some: self.scores(network, some)))
 
     @staticmethod
     def scores(network: Network, part: Part) -> Tensor:

@@ -22,7 +22,7 @@ from zipfel.index import Index, build_index
 from zipfel.index.beam import BeamIndex, NearIndex
 from zipfel.index.exact import SPARE, ExactIndex, products, row_products
 from zipfel.index.tree import TreeIndex
-from zipfel.models.base import BATCH, Learner, known, listed, ndcg, with_others
+from zipfel.models.base import BATCH, Learner, at_most, known, listed, ndcg, with_others
 from zipfel.nn.classifiers import Combination
 from zipfel.nn.encoders import Ready, Table, TextBlock, dropped, keep_features
 from zipfel.types import Bags, Ranking, Shortlist
@@ -35,7 +35,7 @@ Shortlister = BeamIndex | NearIndex  # has `open`, `labels` of what it opens, an
 FIFTH, CAUTION = 5, 0.25  # chosen on validation of LF-PubMedMeSH: docs/papers/decaf.md
 POWERS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08)  # of n̄ / n_l, that are tried
 SPARED = 0.0005  # of nDCG@5, which the tail may cost: chosen on validation, docs/papers/decaf.md
-FEW = 800  # points that are held out, below which they tell too little of powers
+FEW, MANY = 800, 10_000  # points that are held out: fewer tell too little of powers, more tell nothing new
 SCALE = 2.5  # times ln n: what cosines with n classifiers are multiplied by at the start
 
 
@@ -117,7 +117,7 @@ class Network(nn.Module):
         """Make composed classifiers of rare labels longer, and of frequent ones shorter: w_l (n̄ / n_l)^γ.
 
         γ is the largest with which points that are held out are ranked as well as with the best; where they are few,
-        it stays as it was.  counts: n_l, points of each label, [L].
+        it stays as it was, and so it does after Ctrl-C.  counts: points of each label, [L].
         """
         W, logs = self.vectors, rarity(counts).to(self.vectors)[:, None]
 
@@ -125,9 +125,12 @@ class Network(nn.Module):
             self.vectors = W * torch.exp(power * logs)
             return ndcg(self.learner(counts, len(counts)), part)
 
-        if held_out is not None and len(held_out) >= FEW:
-            self.power.fill_(largest_power({power: goodness(power, held_out) for power in POWERS}))
-        self.vectors = W * torch.exp(self.power * logs)
+        try:
+            if held_out is not None and len(held_out) >= FEW:
+                some = at_most(held_out, MANY)
+                self.power.fill_(largest_power({power: goodness(power, some) for power in POWERS}))
+        finally:
+            self.vectors = W * torch.exp(self.power * logs)
 
     def ready(self) -> Ready:
         """Return what encodes points for prediction."""
@@ -259,7 +262,7 @@ def cautious(products: Tensor, learned: Tensor, there: Tensor) -> Tensor:
 
 
 def rarity(counts: Tensor) -> Tensor:
-    """Return ln(n̄ / n_l), with one point more for each label, [L]; n̄ is the geometric mean over pairs.
+    """Return ln(n̄ / n_l), [L]; n_l is one more than a label's points, and n̄ its geometric mean over right labels.
 
     So 0 is what a right label has on average, and what those have that come later, of which `cautious` knows enough.
 

@@ -22,7 +22,7 @@ from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.index.tree import TreeIndex, nodes_on_the_way
 from zipfel.labelspace.clusters import balanced_clusters
-from zipfel.models.base import Lesson
+from zipfel.models.base import Lesson, at_most
 from zipfel.models.decaf_network import Network, Shortlister, batches, cluster_ranks, clustered_labels, sought
 from zipfel.nn import losses
 from zipfel.training.run import Run, State
@@ -141,7 +141,7 @@ def chosen_beam(network: Network, part: Part) -> int:
     """Return the least B with which the shortlists hold 85 % of a part's labels; at most 5 % of all labels, and 256."""
     if network.settings.beam:
         return min(network.settings.beam, len(network.heads))
-    judged = part.take(np.linspace(0, len(part) - 1, min(len(part), JUDGED)).astype(np.int64))
+    judged = at_most(part, JUDGED)
     ranks = cluster_ranks(network, judged)
     most = min(MOST, int(WIDEST * len(network.heads)))
     return max(1, min(int(np.quantile(ranks, RECALL, method="higher")) + 1, most))
