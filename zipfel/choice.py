@@ -1,7 +1,7 @@
 """Which model, where none is named: a rule of sizes, texts of labels and device, and what it rests on.
 
-P@1 on validation, preset `default`, seed 0 (benchmarks/results/bench.jsonl; GLaS, MNN and DXML on words on a GPU,
-DECAF before classifiers of rare labels were longer):
+P@1 on validation, preset `default`, seed 0 (benchmarks/results/bench.jsonl; on a GPU: GLaS, MNN and DXML on words, and
+LightDXML on LF-DebianRelated; DECAF before classifiers of rare labels were longer):
 
 | | label text | points | features | glas | mnn | dxml | lightdxml | decaf |
 |---|---|---|---|---|---|---|---|---|
