@@ -1,30 +1,72 @@
-"""Settings are frozen dataclasses. This file reads them from dicts, TOML files and `key=value` words.
+"""Settings are frozen dataclasses: declared, checked, and read from dicts, TOML files and `key=value` words.
 
-A field's help stands in its metadata (`setting(default, "what it means")`), from which the command line derives its
-options; an unknown key is an error that offers the nearest known one.
+A setting is declared with default, help text and range: `setting(0.5, "share dropped", at_least=0, below=1)`. The
+command line derives its options from these declarations, and every instance is checked against them. An unknown key is
+an error that suggests the nearest known one, or the new name of a renamed setting.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from zipfel.errors import ConfigError, DataError, did_you_mean
 
-Settings = TypeVar("Settings")
+_BOUNDS = {"at_least": "at least", "above": "above", "at_most": "at most", "below": "below"}
 
 
-def setting(default: Any, help: str, **more: Any) -> Any:
-    """Return a dataclass field with its help text; lists and dicts are copied for each instance."""
+def setting(default: Any, help: str, *, was: str | None = None, **bounds: float) -> Any:
+    """Return a dataclass field with its help text and its range; lists and dicts are copied for each instance.
+
+    bounds: any of at_least, above, at_most and below.  was: the setting's former name, for the error that a user of the
+    old name gets; `was="keep: 1 - keep"` also says how to convert the value.
+    """
+    unknown = set(bounds) - set(_BOUNDS)
+    if unknown:
+        raise TypeError(f"unknown bounds of a setting: {', '.join(sorted(unknown))}")
+    metadata = {"help": help, "was": was, "bounds": bounds}
     if isinstance(default, dict | list):
-        return dataclasses.field(default_factory=lambda: type(default)(default), metadata={"help": help, **more})
-    return dataclasses.field(default=default, metadata={"help": help, **more})
+        return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Base class of all settings: an instance is checked against the declared ranges when it is made."""
+
+    def __post_init__(self) -> None:
+        """Validate the settings: each against its range, then against each other."""
+        for field in dataclasses.fields(self):
+            _check_range(field.name, getattr(self, field.name), field.metadata.get("bounds") or {})
+        self.check()
+
+    def check(self) -> None:
+        """Check settings against each other; raise ConfigError where they contradict."""
+
+
+def _check_range(name: str, value: Any, bounds: Mapping[str, float]) -> None:
+    if value is None or not bounds:
+        return
+    holds = {
+        "at_least": lambda bound: value >= bound,
+        "above": lambda bound: value > bound,
+        "at_most": lambda bound: value <= bound,
+        "below": lambda bound: value < bound,
+    }
+    if not math.isfinite(value) or not all(holds[kind](bound) for kind, bound in bounds.items()):
+        wanted = " and ".join(f"{_BOUNDS[kind]} {bound:g}" for kind, bound in bounds.items())
+        raise ConfigError(f"{name} must be {wanted}; found {value}")
+
+
+Kind = TypeVar("Kind")
 
 
 def field_types(kind: type) -> dict[str, Any]:
@@ -33,18 +75,27 @@ def field_types(kind: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-def from_mapping(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
-    """Make settings of `kind` out of plain values, checked and converted to the fields' types."""
+def from_mapping(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
+    """Make settings of `kind` out of plain values, converted to the fields' types and checked."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"expected settings by name; found {values!r}")
     known = field_types(kind)
     for key in values:
         if key not in known:
-            raise ConfigError(f"unknown setting {key!r}{did_you_mean(key, known)}")
+            raise ConfigError(f"unknown setting {key!r}{_new_name(kind, key) or did_you_mean(key, known)}")
     return kind(**{key: convert(key, value, known[key]) for key, value in values.items()})
 
 
-def from_words(kind: type[Settings], words: Iterable[str], base: Mapping[str, Any] | None = None) -> Settings:
+def _new_name(kind: Any, key: str) -> str | None:
+    """Return "; it is now called ..." for the former name of a setting, else None."""
+    for field in dataclasses.fields(kind):
+        was, _, conversion = (field.metadata.get("was") or "").partition(": ")
+        if was == key:
+            return f"; it is now called {field.name}" + (f", which is {conversion}" if conversion else "")
+    return None
+
+
+def from_words(kind: type[Kind], words: Iterable[str], base: Mapping[str, Any] | None = None) -> Kind:
     """Make settings of `kind` out of `key=value` words, over the values of `base`."""
     return from_mapping(kind, {**(base or {}), **words_of(words)})
 
