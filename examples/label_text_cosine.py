@@ -1,6 +1,6 @@
-"""Tag each test point with the labels whose text is nearest: `python examples/label_text_cosine.py DATA OUT.npz`.
+"""Rank labels by the cosine of their text with a test point: `python examples/label_text_cosine.py DATA OUT.npz`.
 
-A baseline in a few lines, and how to hand anybody's scores to `zipfel evaluate`.
+A baseline in a few lines, and an example of scores of another program for `zipfel evaluate`.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ from sklearn.base import clone
 
 from zipfel.choice import Choice, choose, chosen, has_label_text, share_of_words
 from zipfel.data.dataset import Dataset, Part
+from zipfel.data.given import dataset_of
 from zipfel.errors import ConfigError
-from zipfel.tagger import Tagger, dataset_of
+from zipfel.tagger import Tagger
 from zipfel.types import Sizes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -36,12 +37,12 @@ CODES = [["B12"], ["B12"], ["90.7"], ["90.7"]] * 10
     ],
 )
 def test_the_rule(points, features, labels, text, device, model, preset):
-    found = choose(Sizes(points, features, labels), text, device)
-    assert (found.model, found.preset) == (model, preset)
-    assert ("much for a CPU" in found.why) == (preset == "fast")
+    choice = choose(Sizes(points, features, labels), text, device)
+    assert (choice.model, choice.preset) == (model, preset)
+    assert ("much for a CPU" in choice.why) == (preset == "fast")
 
 
-def test_what_is_named_stays():
+def test_a_named_model_or_preset_is_kept():
     dataset = dataset_of(TEXTS, TAGS)
     assert chosen(dataset, "dxml", "paper", "cpu") == Choice("dxml", "paper", "named")
     assert chosen(dataset, "auto", "fast", "cpu") == Choice("decaf", "fast", "labels have texts")
@@ -57,21 +58,21 @@ def test_what_is_named_stays():
         ([], 0.0),
     ],
 )
-def test_names_are_words_where_documents_use_them(names, share):
+def test_names_are_words_if_documents_use_them(names, share):
     assert share_of_words(names, {"text": [*TEXTS, "a 1 水"]}) == share
 
 
-def test_texts_of_labels_count_where_most_labels_have_one():
+def test_label_texts_count_if_at_least_half_of_the_labels_have_one():
     dataset = dataset_of(TEXTS, TAGS)
     assert has_label_text(dataset)
     assert not has_label_text(dataset_of(TEXTS, CODES))
     assert has_label_text(dataset_of(TEXTS, CODES, {"B12": "printers", "90.7": "networks"}))
     words, codes = [[*row, "paper", "office"] for row in TAGS], [[*row, "C1", "C2"] for row in CODES]
-    assert has_label_text(dataset_of(TEXTS, words, {"wifi": "networks"}))  # names tell of the others
+    assert has_label_text(dataset_of(TEXTS, words, {"wifi": "networks"}))  # the others have names of words
     assert not has_label_text(dataset_of(TEXTS, codes, {"B12": "printers"}))
 
 
-def test_features_of_labels_count_where_points_are_features():
+def test_label_features_count_if_points_are_features():
     dataset = Dataset(Part(csr_array(eye_array(3)), X=csr_array(eye_array(3))), label_names=["one", "two", "three"])
     assert not has_label_text(dataset)
     assert has_label_text(dataclasses.replace(dataset, Z=csr_array([[1, 0, 0], [0, 1, 0], [0, 0, 0]])))
@@ -83,7 +84,7 @@ def auto(**given: object) -> Tagger:
     return Tagger(**{**options, **given})
 
 
-def test_a_tagger_without_a_model_takes_what_fits_and_says_so(tmp_path):
+def test_a_tagger_without_a_model_chooses_one_and_says_which(tmp_path):
     tagger = auto().fit(TEXTS, CODES)
     assert tagger.chosen_ == Choice("mnn", "default", "labels have no texts, and 40 points are few")
     assert tagger.get_params() == auto().get_params()
@@ -96,7 +97,7 @@ def test_a_tagger_without_a_model_takes_what_fits_and_says_so(tmp_path):
     assert "B13" in loaded.partial_fit(["toner"], [["B13"]]).classes_
 
 
-def test_a_clone_chooses_anew():
+def test_a_clone_chooses_again():
     tagger = auto(settings={"dimension": 8, "epochs": 2}).fit(TEXTS, CODES)
     other = clone(tagger)
     assert other.get_params() == tagger.get_params()
@@ -105,25 +106,17 @@ def test_a_clone_chooses_anew():
     assert clone(Tagger()).get_params() == Tagger().get_params()
 
 
-def test_a_warm_start_goes_on_with_what_was_chosen():
+def test_a_warm_start_keeps_the_chosen_model():
     tagger = auto(warm_start=True).fit(TEXTS, CODES)
     assert tagger.fit(TEXTS, TAGS).chosen_.model == "mnn"  # a new model would be decaf
     assert tagger.classes_ == ["90.7", "B12", "printer", "wifi"]
 
 
-def test_settings_that_the_chosen_model_does_not_know_are_told_with_its_name():
-    told = r"model auto is mnn here \(labels have no texts, and 40 points are few\): unknown setting 'beta'"
-    with pytest.raises(ConfigError, match=told):
+def test_an_error_in_the_settings_names_the_chosen_model():
+    message = r"model auto is mnn here \(labels have no texts, and 40 points are few\): unknown setting 'beta'"
+    with pytest.raises(ConfigError, match=message):
         auto(settings={"beta": 0.5}).fit(TEXTS, CODES)
     with pytest.raises(ConfigError, match=r"model auto is decaf here .*: unknown preset 'fats'; did you mean 'fast'"):
         auto(preset="fats").fit(TEXTS, TAGS)
     with pytest.raises(ConfigError, match="mnn has vectors of points, not of labels"):
         auto().fit(TEXTS, CODES).nearest_labels("B12")
-
-
-def test_a_model_saved_before_there_was_a_choice_is_read(tmp_path, monkeypatch):
-    tagger = auto(model="mnn", preset="fast").fit(TEXTS, CODES)
-    older = dataclasses.replace(saved := tagger.saved(), about={k: v for k, v in saved.about.items() if k != "chosen"})
-    monkeypatch.setattr(tagger, "saved", lambda: older)
-    tagger.save(tmp_path / "model")
-    assert Tagger.load(tmp_path / "model", device="cpu").chosen_ == Choice("mnn", "fast", "named")

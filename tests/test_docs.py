@@ -1,4 +1,4 @@
-"""Every code block of README and guide is run, page by page, in an empty folder."""
+"""Code blocks of README and guide run, page by page, in an empty folder; links and named files exist."""
 
 from __future__ import annotations
 
@@ -34,7 +34,21 @@ def test_code_blocks_run(page, zipfel_command, tmp_path, monkeypatch):
     assert ran, f"{page.name} shows nothing that can be run"
 
 
-@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")], ids=lambda page: page.name)
+FOLDERS = ("docs", "benchmarks", "examples")
+ALL_PAGES = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+CURRENT = [page for page in ALL_PAGES if page.name != "CHANGELOG.md" and page.parent.name != "decisions"]  # not history
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_files_named_in_the_text_exist(page):
+    roots = [page.parent, *(ROOT / folder for folder in (".", "zipfel", "zipfel/models", "benchmarks"))]
+    for name in re.findall(r"`([a-z0-9_/.]+\.py)`", page.read_text()):
+        assert any((root / name).exists() for root in roots), f"{page.name} names {name}"

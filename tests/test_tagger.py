@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+import json
 import random
 import re
 from pathlib import Path
@@ -14,22 +16,27 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
 from zipfel.data.dataset import Dataset, Part
+from zipfel.data.text import TextFeatures
 from zipfel.errors import ConfigError, DataError
-from zipfel.tagger import Tag, Tagger, chosen_device, model_presets, settings_of
+from zipfel.fitting import chosen_device
+from zipfel.models.base import model_class, settings_of
+from zipfel.tagger import Tagger
+from zipfel.tagging import Tag
+from zipfel.training.run import Run
 
 WORDS = {
     "fruit": ["apple", "pear", "plum", "cherry"],
     "car": ["wheel", "engine", "brake", "road"],
     "sea": ["wave", "fish", "boat", "sail"],
 }
-SMALL = {"dimension": 16, "epochs": 12, "steps": 1, "rate": 0.03}
+SMALL = {"dimension": 16, "epochs": 12, "min_steps": 1, "learning_rate": 0.03}
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def sample(points: int, seed: int = 0) -> tuple[list[str], list[list[str]]]:
-    """Texts whose words tell their one or two tags."""
+    """Return texts whose words decide their one or two tags."""
     draws = random.Random(seed)
     texts, tags = [], []
     for _ in range(points):
@@ -68,11 +75,11 @@ def numbers(matrix: csr_array) -> Tagger:
     return made().fit(matrix, TAGS)
 
 
-def test_texts_get_the_tags_that_their_words_tell(tagger):
+def test_texts_get_the_tags_of_their_words(tagger):
     texts, tags = sample(100, seed=1)
-    found = tagger.predict(texts, k=2)
-    assert np.mean([row[0].label in wanted for row, wanted in zip(found, tags, strict=True)]) >= 0.95
-    both = [({tag.label for tag in row}, set(t)) for row, t in zip(found, tags, strict=True) if len(t) == 2]
+    predicted = tagger.predict(texts, k=2)
+    assert np.mean([row[0].label in wanted for row, wanted in zip(predicted, tags, strict=True)]) >= 0.95
+    both = [({tag.label for tag in row}, set(t)) for row, t in zip(predicted, tags, strict=True) if len(t) == 2]
     assert np.mean([one == other for one, other in both]) >= 0.9
     assert tagger.score(texts, tags) >= 0.95
     assert tagger.classes_ == ["car", "fruit", "sea"]
@@ -102,7 +109,8 @@ def test_an_open_nonlinearity_follows_the_features(features, relu):
 
 
 def test_small_data_gets_enough_steps():
-    tagger = made(settings={"dimension": 8, "epochs": 1, "steps": 50, "batch": 6}, validation=0).fit(TEXTS, TAGS)
+    settings = {"dimension": 8, "epochs": 1, "min_steps": 50, "batch_size": 6}
+    tagger = made(settings=settings, validation=0).fit(TEXTS, TAGS)
     assert tagger.outcome_.epochs == -(-50 * 6 // len(TEXTS))
 
 
@@ -122,12 +130,12 @@ def test_rank_and_predict_agree(tagger):
 
 
 @pytest.mark.parametrize("kind", [csr_array, csr_matrix, lambda m: m.toarray(), lambda m: m.astype(np.float64).tocsc()])
-def test_matrices_do_on_either_side(tagger, matrix, kind):
+def test_matrices_work_as_points_and_as_tags(tagger, matrix, kind):
     Y = csr_array([[float(name in tags) for name in tagger.classes_] for tags in TAGS])
-    found = made().fit(kind(matrix), kind(Y))
-    assert found.classes_ == ["0", "1", "2"]
-    assert np.array_equal(found.rank(kind(matrix), 3).ids, tagger.rank(TEXTS, 3).ids)
-    assert found.score(kind(matrix), kind(Y)) == tagger.score(TEXTS, TAGS)
+    numbered = made().fit(kind(matrix), kind(Y))
+    assert numbered.classes_ == ["0", "1", "2"]
+    assert np.array_equal(numbered.rank(kind(matrix), 3).ids, tagger.rank(TEXTS, 3).ids)
+    assert numbered.score(kind(matrix), kind(Y)) == tagger.score(TEXTS, TAGS)
     names = made().fit(TEXTS, kind(Y))
     assert np.array_equal(names.rank(TEXTS, 3).ids, tagger.rank(TEXTS, 3).ids)
 
@@ -143,13 +151,13 @@ def test_fields_of_text_and_iterators_of_tags():
     assert tagger.classes_ == ["car", "fruit", "sea"]
 
 
-def test_tags_may_be_numbers_and_twice():
+def test_tags_may_be_numbers_and_may_repeat():
     tagger = made().fit(["apple", "wheel"] * 5, [[7, 7], [8]] * 5)
     assert tagger.classes_ == ["7", "8"]
     assert tagger.predict(["apple"], 1)[0][0].label == "7"
 
 
-def test_label_texts_bring_labels_and_words():
+def test_label_texts_add_labels_and_words():
     tagger = made().fit(TEXTS, TAGS, label_texts={"fruit": "apple banana", "moon": "far away"})
     assert tagger.classes_ == ["car", "fruit", "moon", "sea"]
     assert "banana" in tagger.features_.terms
@@ -157,28 +165,28 @@ def test_label_texts_bring_labels_and_words():
     assert tagger.score(TEXTS, TAGS) > 0.9
 
 
-def test_a_label_of_which_nothing_is_told_is_read_by_its_name():
+def test_a_label_without_text_is_read_by_its_name():
     tagger = Tagger("decaf", settings={**DECAF, "epochs": 1}, text={"min_count": 1}, device="cpu", validation=0)
     tagger.fit(TEXTS, TAGS, label_texts={"fruit": "apple banana", "car": " "})
     assert {"banana", "car", "sea"} <= set(tagger.features_.terms)
     assert "fruit" not in tagger.features_.terms
 
 
-def test_the_number_of_a_column_tells_nothing_of_its_label():
+def test_the_number_of_a_column_is_not_read_as_text():
     tagger = Tagger("decaf", settings={**DECAF, "epochs": 1}, text={"min_count": 1}, device="cpu", validation=0)
     Y = csr_array([[1, 0], [0, 1]] * 5)
-    for told in (None, {"1": "brake"}):
-        assert {"0", "1"}.isdisjoint(tagger.fit(["apple", "wheel"] * 5, Y, label_texts=told).features_.terms)
+    for label_texts in (None, {"1": "brake"}):
+        tagger.fit(["apple", "wheel"] * 5, Y, label_texts=label_texts)
+        assert {"0", "1"}.isdisjoint(tagger.features_.terms)
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), 7])
-def test_what_is_no_text_of_a_label_is_told(missing):
-    told = f"the text of label 'car' must be text; found {type(missing).__name__}"
-    with pytest.raises(DataError, match=told):
+def test_a_label_text_that_is_not_text_is_refused(missing):
+    with pytest.raises(DataError, match=f"the text of label 'car' must be text; found {type(missing).__name__}"):
         made().fit(TEXTS, TAGS, label_texts={"sea": "boat", "car": missing})
 
 
-def test_label_texts_of_a_matrix_go_by_its_columns():
+def test_label_texts_of_a_matrix_are_named_by_its_columns():
     Y = csr_array([[1, 0], [0, 1]] * 5)
     tagger = made().fit(["apple", "wheel"] * 5, Y, label_texts={"1": "brake"})
     assert "brake" in tagger.features_.terms
@@ -199,12 +207,12 @@ def test_save_and_load_give_the_same_ranking(tagger, numbers, matrix, tmp_path):
 
 
 def test_presets():
-    assert list(model_presets("glas")) == ["paper", "default", "fast"]
+    assert list(model_class("glas").presets) == ["paper", "default", "fast"]
     assert made(preset="paper", settings=None).preset == "paper"
-    tagger = made(preset="fast", settings={"epochs": 2, "steps": 1, "dimension": 8}).fit(TEXTS, TAGS)
+    tagger = made(preset="fast", settings={"epochs": 2, "min_steps": 1, "dimension": 8}).fit(TEXTS, TAGS)
     fast = settings_of("glas", "fast")
-    assert tagger.settings_ == settings_of("glas", "fast", {"epochs": 2, "steps": 1, "dimension": 8})
-    assert (tagger.settings_.epochs, tagger.settings_.batch) == (2, fast.batch)
+    assert tagger.settings_ == settings_of("glas", "fast", {"epochs": 2, "min_steps": 1, "dimension": 8})
+    assert (tagger.settings_.epochs, tagger.settings_.batch_size) == (2, fast.batch_size)
     assert settings_of("glas", "paper") != settings_of("glas")
 
 
@@ -220,7 +228,7 @@ def test_clone_and_parameters(tagger):
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_grid_search(sparse, tagger, matrix):
-    grid = {"settings": [{**SMALL, "epochs": 1, "rate": 1e-6}, SMALL]}
+    grid = {"settings": [{**SMALL, "epochs": 1, "learning_rate": 1e-6}, SMALL]}
     search = GridSearchCV(made(), grid, cv=2, error_score="raise")
     Y = csr_array([[float(name in tags) for name in tagger.classes_] for tags in TAGS])
     search.fit(matrix if sparse else TEXTS, Y if sparse else TAGS)
@@ -236,13 +244,13 @@ def test_seeds():
     assert not torch.equal(label_rows(one), label_rows(other))
 
 
-def test_fitting_does_not_touch_what_it_is_given(matrix):
+def test_fit_changes_neither_its_inputs_nor_global_random_state(matrix):
     X, settings, before = matrix.copy(), dict(SMALL), [list(tags) for tags in TAGS]
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
     made(settings=settings).fit(X, before)
-    assert torch.equal(torch.rand(1), expected)  # nobody else's draws change
+    assert torch.equal(torch.rand(1), expected)
     assert (matrix != X).nnz == 0
     assert settings == SMALL
     assert before == TAGS
@@ -277,25 +285,46 @@ def test_without_warm_start_fit_starts_over():
     assert torch.equal(label_rows(twice), label_rows(made().fit(TEXTS, TAGS)))
 
 
-def test_a_warm_start_that_is_refused_changes_nothing(matrix):
+def test_a_refused_warm_start_changes_nothing(matrix):
     tagger = made(warm_start=True).fit(TEXTS, TAGS)
-    rows = label_rows(tagger)
+    rows, tags = label_rows(tagger), tagger.predict(TEXTS)
     with pytest.raises(DataError, match="the model was fitted on texts"):
         tagger.fit(matrix, [["new"]] * 60)
     with pytest.raises(DataError, match="no point has a label"):
         tagger.fit(TEXTS, [[]] * 60)
     assert tagger.classes_ == ["car", "fruit", "sea"]
     assert torch.equal(label_rows(tagger), rows)
+    assert tagger.predict(TEXTS) == tags
     numbers = made(warm_start=True).fit(matrix, TAGS)
     with pytest.raises(DataError, match="points have 5 features, and the model was fitted on 12"):
         numbers.fit(matrix[:, :5], [["new"]] * 60)
     assert numbers.classes_ == ["car", "fruit", "sea"]
 
 
-def broken_off(tagger: Tagger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a fit on other data end too soon, after the model has learned."""
+@pytest.mark.parametrize("wrong", [{"settings": {"epochs": 0}}, {"text": {"min_cout": 1}}, {"calibration": "plat"}])
+def test_a_refused_fit_keeps_the_last_one(wrong):
+    tagger = made().fit(TEXTS, TAGS)
+    tags = tagger.predict(TEXTS)
+    with pytest.raises(ConfigError):
+        tagger.set_params(**wrong).fit(TEXTS, TAGS)
+    assert tagger.predict(TEXTS) == tags
+
+
+def test_refused_points_are_not_remembered(matrix):
+    tagger = Tagger("mnn", settings={"dimension": 8, "epochs": 1}, device="cpu").fit(TEXTS, TAGS)
+    tags = tagger.predict(TEXTS)
+    with pytest.raises(DataError, match="the model was fitted on texts"):
+        tagger.partial_fit(matrix, [["new"]] * 60)
+    with pytest.raises(DataError, match="nothing to remember"):
+        tagger.partial_fit(TEXTS, [[]] * 60)
+    assert tagger.predict(TEXTS) == tags
+    assert tagger.classes_ == ["car", "fruit", "sea"]
+
+
+def interrupt_fit(tagger: Tagger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupt a fit on other data, after the model has learned."""
     with monkeypatch.context() as patch:
-        patch.setattr(type(tagger.model_), "learner", lambda self: stop())
+        patch.setattr(type(tagger.model_), "learners", lambda self: stop())
         with pytest.raises(KeyboardInterrupt):
             tagger.fit(["apple", "wheel"] * 5, [["x"], ["y"]] * 5)
 
@@ -305,11 +334,11 @@ def stop() -> None:
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_after_a_fit_that_did_not_end_nothing_is_predicted(monkeypatch, tmp_path, warm):
+def test_after_an_unfinished_fit_nothing_is_predicted(monkeypatch, tmp_path, warm):
     tagger = made(warm_start=warm).fit(TEXTS, TAGS)
-    broken_off(tagger, monkeypatch)
+    interrupt_fit(tagger, monkeypatch)
     for act in (lambda: tagger.predict(TEXTS), lambda: tagger.save(tmp_path / "m"), lambda: tagger.nearest_labels("x")):
-        with pytest.raises(NotFittedError, match="the last fit of this Tagger did not end"):
+        with pytest.raises(NotFittedError, match="the last fit did not finish"):
             act()
     if warm:
         with pytest.raises(NotFittedError, match="fit with warm_start=False"):
@@ -318,13 +347,87 @@ def test_after_a_fit_that_did_not_end_nothing_is_predicted(monkeypatch, tmp_path
     assert torch.equal(label_rows(tagger), label_rows(made().fit(TEXTS, TAGS)))
 
 
-def test_after_points_that_were_not_all_taken_no_more_are(monkeypatch):
+def test_after_an_unfinished_partial_fit_no_more_points_are_taken(monkeypatch):
     tagger = Tagger("mnn", settings={"dimension": 8, "epochs": 1}, device="cpu").partial_fit(TEXTS, TAGS)
     monkeypatch.setattr(type(tagger.model_), "add_points", lambda self, part: stop())
     with pytest.raises(KeyboardInterrupt):
         tagger.partial_fit(["apple"], [["new"]])
-    with pytest.raises(NotFittedError, match="did not end"):
+    with pytest.raises(NotFittedError, match="the last fit did not finish"):
         tagger.partial_fit(["apple"], [["new"]])
+
+
+# --- Data sets and runs -----------------------------------------------------------------------------------------------
+
+
+def divided() -> Dataset:
+    """Return a data set of texts with train, validation and test."""
+    parts = {}
+    for seed, name in enumerate(("train", "validation", "test")):
+        texts, tags = sample(120, seed)
+        Y = csr_array([[float(name in row) for name in WORDS] for row in tags])
+        parts[name] = Part(Y, texts={"text": [f"{name} {text}" for text in texts]})
+    return Dataset(**parts, label_names=list(WORDS))
+
+
+def test_no_features_are_made_of_the_test_part(monkeypatch):
+    dataset, count, seen = divided(), TextFeatures.count, list[str]()
+
+    def counted(features: TextFeatures, texts: Any) -> csr_array:
+        seen.extend(texts["text"] if isinstance(texts, dict) else texts)
+        return count(features, texts)
+
+    monkeypatch.setattr(TextFeatures, "count", counted)
+    tagger = made(warm_start=True)
+    for _ in range(2):  # the second is a warm start
+        seen.clear()
+        tagger.fit_dataset(dataset)
+        assert {*dataset.train.texts["text"], *dataset.validation.texts["text"]} <= set(seen)
+        assert set(seen).isdisjoint(dataset.test.texts["text"])
+    assert "test" not in tagger.features_.terms
+
+
+def test_fit_opens_a_run_and_resumes_only_one_with_the_same_inputs(tmp_path):
+    dataset, folder = divided(), tmp_path / "run"
+    first = made().fit_dataset(dataset, Run(folder))
+    assert (folder / "run.json").is_file()
+    log = (folder / "log.jsonl").read_bytes()
+    again = made().fit_dataset(dataset, Run(folder))
+    assert (folder / "log.jsonl").read_bytes() == log  # no epoch was trained again
+    assert torch.equal(label_rows(again), label_rows(first))
+    with pytest.raises(ConfigError, match=r"holds a run with other inputs: learning_rate was 0\.03 and is 0\.01;"):
+        made(settings={**SMALL, "learning_rate": 0.01}).fit_dataset(dataset, Run(folder))
+    with pytest.raises(ConfigError, match="holds a run with other inputs: min_count was 1 and is 2;"):
+        made(text={"min_count": 2}).fit_dataset(dataset, Run(folder))
+    with pytest.raises(ConfigError, match="holds a run with other inputs: seed was 0 and is 1;"):
+        made().fit_dataset(dataset, Run(folder, seed=1))
+    with pytest.raises(ConfigError, match="holds a run with other inputs: data was"):
+        again.fit_dataset(dataclasses.replace(dataset, train=dataset.train.take(np.arange(100))), Run(folder))
+    assert torch.equal(label_rows(again), label_rows(first))  # a refused fit changes nothing
+
+
+def test_an_opened_run_is_used_as_it_is(tmp_path):
+    run = Run(tmp_path / "run")
+    run.open({"data": "my own description"})
+    made().fit_dataset(divided(), run)
+    assert json.loads((tmp_path / "run" / "run.json").read_text()) == {"seed": 0, "data": "my own description"}
+
+
+@pytest.mark.parametrize("words", [[], ["--model", "auto", "--preset", "fast"]])
+def test_train_saves_why_a_model_was_chosen(zipfel_command, tmp_path, words):
+    rows = [{"text": text, "labels": tags} for text, tags in zip(TEXTS, TAGS, strict=True)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--set", "dimension=8", "--set", "epochs=1", "--min-count", "1", "--device", "cpu"]
+    outcome = zipfel_command("train", tmp_path / "data.jsonl", "--out", tmp_path / "out", *options, *words)
+    assert outcome.code == 0, outcome.err
+    about = json.loads((tmp_path / "out" / "model" / "model.json").read_text())
+    chosen = Tagger.load(tmp_path / "out").chosen_
+    assert about["chosen"] == dataclasses.asdict(chosen)
+    assert chosen.why != "named"
+    assert f"model {chosen.model}, preset {chosen.preset} ({chosen.why})" in outcome.out
+    assert chosen.preset == (words[-1] if words else "default")
+    named = ["--model", chosen.model, "--preset", chosen.preset]
+    assert zipfel_command("train", tmp_path / "data.jsonl", "--out", tmp_path / "named", *options, *named).code == 0
+    assert Tagger.load(tmp_path / "named").chosen_ == dataclasses.replace(chosen, why="named")
 
 
 # --- Filters ----------------------------------------------------------------------------------------------------------
@@ -343,12 +446,12 @@ def test_filtered_pairs_are_left_out_of_rankings(tagger):
 
 
 @pytest.mark.parametrize("loss", ["margin", "logistic"])
-def test_filtered_pairs_do_not_teach(loss):
-    """All points say "a"; that "b" is wrong for them is filtered, so only "c" is pushed away."""
+def test_filtered_pairs_are_not_learned_from(loss):
+    """Label 0 is right for most points; their pairs with label 1 are filtered, so only label 2 is pushed away."""
     X = csr_array(np.eye(2, dtype=np.float32)[[0] * 20 + [1] * 4])
     Y = csr_array([[1, 0, 0]] * 20 + [[0, 1, 1]] * 4)
     filtered = csr_array([[0, 1, 0]] * 20 + [[0, 0, 0]] * 4)
-    settings = {**SMALL, "loss": loss, "regularizer": "none", "keep": 1, "negatives": 2}
+    settings = {**SMALL, "loss": loss, "regularizer": "none", "feature_dropout": 0, "negatives": 2}
 
     def scores(part: Part) -> Any:
         tagger = made(settings=settings).fit_dataset(Dataset(part))
@@ -376,7 +479,7 @@ def test_no_points_give_no_tags(tagger, numbers, matrix):
     assert numbers.rank(matrix[:0], 2).ids.shape == (0, 2)
 
 
-def test_texts_that_tell_nothing_still_get_an_answer(tagger):
+def test_texts_without_known_words_still_get_an_answer(tagger):
     for text in ("", " \n\t", "zyzzyva", "\x00\x07\x1b[31m\ud800", "apple" * 10):
         (row,) = tagger.predict([text], 3)
         assert len(row) == 3
@@ -399,44 +502,45 @@ def test_one_label_and_points_without_labels(loss):
     assert tagger.predict(["apple", ""], 5)[0][0].label == "only"
 
 
-def test_labels_of_test_that_train_has_not(tagger):
+def test_tags_that_train_lacks_count_as_missed(tagger):
     assert tagger.score(["apple pear", "wheel"], [["fruit", "dessert"], ["vehicle"]]) == 0.5
 
 
 @pytest.mark.parametrize(
-    ("X", "y", "told"),
+    ("X", "y", "message"),
     [
-        (["a b", "b c"], [["x"]], "2 points and 1 rows of tags must be as many"),
-        (["a b"], csr_array((3, 2)), "1 points and 3 rows of tags must be as many"),
-        (csr_array((2, 4)), [["x"]], "2 points and 1 rows of tags must be as many"),
+        (["a b", "b c"], [["x"]], "X has 2 points and y has 1 rows; they must be equal"),
+        (["a b"], csr_array((3, 2)), "X has 1 points and y has 3 rows; they must be equal"),
+        (csr_array((2, 4)), [["x"]], "X has 2 points and y has 1 rows; they must be equal"),
         (["a b", "b c"], [[], []], "no point has a label"),
         (["a b", "b c"], csr_array((2, 0)), "no point has a label"),
         ([], [], "no point has a label"),
         (["a b"], ["x"], "row 0 of the tags must be a list of names; found 'x'"),
         (["a b"], [None], "row 0 of the tags must be a list of names; found None"),
-        (["a b"], "x", "expected a list of tags for each point, found 'x'"),
-        (["a b"], None, "expected a list of tags for each point, found None"),
-        ("a b", [["x"]], "expected a list of texts, found one text"),
-        (None, [["x"]], "expected a list of texts or a matrix of features, found NoneType"),
+        (["a b"], "x", "expected a list of tags for each point; found 'x'"),
+        (["a b"], None, "expected a list of tags for each point; found None"),
+        ("a b", [["x"]], "expected a list of texts; found a single text"),
+        (None, [["x"]], "expected a list of texts or a matrix of features; found NoneType"),
         (["a b", None], [["x"], ["y"]], "row 1 must be text; found NoneType"),
         (["a", b"b"], [["x"], ["y"]], "row 1 must be text; found bytes"),
-        ({"a": ["x"], "b": []}, [["x"]], "texts of 'b'"),
+        ({"a": ["x"], "b": []}, [["x"]], "text fields differ in length: 0 of 'b', 1 of 'a'"),
         (csr_array([[np.nan]]), [["x"]], "not a finite"),
         (["", ""], [["x"], ["y"]], "none of 0 terms"),
     ],
 )
-def test_bad_input_is_told(X, y, told):
-    with pytest.raises(DataError, match=told):
+def test_bad_input_is_refused(X, y, message):
+    with pytest.raises(DataError, match=message):
         made().fit(X, y)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"settings": {"dimensoin": 3}}, "unknown setting 'dimensoin'; did you mean 'dimension'?"),
         ({"settings": {"loss": "hinge"}}, "loss must be one of margin, softmax, logistic; found 'hinge'"),
         ({"settings": {"epochs": 0}}, "epochs must be at least 1; found 0"),
-        ({"settings": {"keep": 0}}, r"keep must lie in \(0, 1\]; found 0"),
+        ({"settings": {"feature_dropout": 1}}, "feature_dropout must be at least 0 and below 1; found 1"),
+        ({"settings": {"keep": 0.8}}, "unknown setting 'keep'; it is now called feature_dropout, which is 1 - keep"),
         ({"settings": 5}, "settings must be given by name; found 5"),
         ({"text": {"min_cout": 3}}, "unknown setting 'min_cout'; did you mean 'min_count'?"),
         ({"preset": "fats"}, "unknown preset 'fats'; did you mean 'fast'?"),
@@ -446,9 +550,9 @@ def test_bad_input_is_told(X, y, told):
         ({"seed": -1}, "seed must be a whole number"),
     ],
 )
-def test_unknown_settings_offer_the_nearest(options, told):
+def test_wrong_options_are_refused_and_unknown_ones_offer_the_nearest(options, message):
     tagger = Tagger(**{"model": "glas", "text": {"min_count": 1}, "device": "cpu", **options})
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         tagger.fit(TEXTS, TAGS)
 
 
@@ -456,7 +560,7 @@ def test_devices():
     assert chosen_device("cpu") == torch.device("cpu")
     assert chosen_device("auto").type in ("cpu", "cuda")
     if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="device is cuda, and torch finds no GPU here"):
+        with pytest.raises(ConfigError, match="device is cuda, but torch finds no GPU here"):
             chosen_device("cuda")
 
 
@@ -469,14 +573,14 @@ def test_before_fit(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_other_kind_of_points_is_told(tagger, numbers, matrix):
+def test_points_of_the_wrong_kind_are_refused(tagger, numbers, matrix):
     with pytest.raises(DataError, match="the model was fitted on texts; found a matrix"):
         tagger.predict(matrix)
     with pytest.raises(DataError, match="the model was fitted on a matrix of features; found list"):
         numbers.predict(TEXTS)
     with pytest.raises(DataError, match="points have 5 features, and the model was fitted on 12"):
         numbers.predict(matrix[:, :5])
-    with pytest.raises(DataError, match="expected a list of texts, found one text"):
+    with pytest.raises(DataError, match="expected a list of texts; found a single text"):
         tagger.predict("apple")
     with pytest.raises(DataError, match="row 0 must be text; found int"):
         tagger.predict([3])
@@ -493,9 +597,9 @@ def test_validation_is_held_out_of_train_and_decides():
         made(validation=1.5).fit(texts, tags)
 
 
-# --- Labels that come, go, and are renamed ----------------------------------------------------------------------------
+# --- Labels that are added, removed and renamed -----------------------------------------------------------------------
 
-DECAF: dict[str, Any] = {**SMALL, "batch": 16, "drop": 0.0, "first_epochs": 4, "first_drop": 0.0}
+DECAF: dict[str, Any] = {**SMALL, "batch_size": 16, "dropout": 0.0, "module1_epochs": 4, "module1_dropout": 0.0}
 KINDS = {"exact": DECAF, "beam": {**DECAF, "shortlist": "beam", "clusters": 1}, "ensemble": {**DECAF, "learners": 2}}
 
 
@@ -524,22 +628,22 @@ def test_new_labels_are_predicted_by_their_texts_at_once(decaf, tmp_path):
     for tagger in (decaf, again(decaf, tmp_path / "model")):
         assert "angling" in [tag.label for tag in tagger.predict(["fish boat sail"], 2)[0]]
         assert tagger.predict(["wheel engine"], 1)[0][0].label == "car"
-        found = tagger.rank(TEXTS, 5)
-        old = [[label for label in row if label < 3] for row in found.ids.tolist()]
-        assert old == before.ids.tolist()  # the others keep their places
+        ranking = tagger.rank(TEXTS, 5)
+        old = [[label for label in row if label < 3] for row in ranking.ids.tolist()]
+        assert old == before.ids.tolist()  # the order of the others is as before
         assert tagger.predict(["wheel"], 99)[0][-1].score >= 0
     decaf.add_labels({})
     assert len(decaf.classes_) == 5
 
 
-def test_labels_whose_texts_say_nothing_can_still_be_ranked(decaf):
+def test_labels_without_known_words_are_still_ranked(decaf):
     decaf.add_labels({"empty": "", "odd": "zyzzyva"})
     (row,) = decaf.predict(["wheel"], 5)
     assert {tag.label for tag in row} == {"car", "fruit", "sea", "empty", "odd"}
     assert all(np.isfinite(tag.score) for tag in row)
 
 
-def test_a_label_of_which_no_word_is_known_stands_last_and_one_without_text_goes_by_its_name(decaf):
+def test_a_new_label_without_known_words_is_last_and_one_without_text_is_read_by_its_name(decaf):
     decaf.add_labels({"odd": "zyzzyva", "boat": " "})
     for text in TEXTS[:20]:
         assert decaf.predict([text], 5)[0][-1].label == "odd"
@@ -564,7 +668,7 @@ def test_removed_labels_are_never_predicted_again(decaf, tmp_path):
     assert decaf.remove_labels(["fruit"]) is decaf
     for tagger in (decaf, again(decaf, tmp_path / "model")):
         assert tagger.classes_ == ["car", "fruit", "sea"]  # ids stay as they are
-        assert tagger.live_labels() == {"car": 0, "sea": 2}
+        assert tagger.labels_.live == {"car": 0, "sea": 2}
         ranking = tagger.rank(TEXTS, 3)
         assert ranking.ids.tolist() == [[label for label in row if label != 1] for row in before.ids.tolist()]
         assert tagger.rank(TEXTS, 1).ids.max() != 1
@@ -578,19 +682,19 @@ def test_all_labels_may_be_removed(decaf):
     assert decaf.predict(["apple", "wheel"], 3) == [[], []]
 
 
-def test_a_removed_name_may_come_again(decaf, tmp_path):
+def test_a_removed_name_may_be_added_again(decaf, tmp_path):
     decaf.remove_labels(["fruit"]).add_labels({"fruit": "apple pear plum cherry"})
     assert decaf.classes_ == ["car", "fruit", "sea", "fruit"]
     for tagger in (decaf, again(decaf, tmp_path / "model")):
-        assert tagger.live_labels() == {"car": 0, "sea": 2, "fruit": 3}
+        assert tagger.labels_.live == {"car": 0, "sea": 2, "fruit": 3}
         assert tagger.predict(["apple pear plum"], 1)[0][0].label == "fruit"
         assert tagger.rank(["apple pear plum"], 1).ids.tolist() == [[3]]
         assert tagger.score(["apple pear plum"], [["fruit"]]) == 1
 
 
-def test_a_removed_name_may_come_again_with_points(decaf):
+def test_a_removed_name_may_be_learned_again_from_points(decaf):
     decaf.remove_labels(["fruit"]).set_params(warm_start=True).fit(TEXTS, TAGS)
-    assert decaf.live_labels() == {"car": 0, "sea": 2, "fruit": 3}
+    assert decaf.labels_.live == {"car": 0, "sea": 2, "fruit": 3}
     assert decaf.score(TEXTS, TAGS) > 0.9
     assert 1 not in decaf.rank(TEXTS, 3).ids
 
@@ -604,27 +708,27 @@ def test_labels_are_renamed(decaf, tmp_path):
         assert np.array_equal(tagger.rank(TEXTS, 3).ids, before.ids)
 
 
-def test_a_label_may_be_called_as_a_removed_one_was(decaf):
+def test_a_label_may_take_the_name_of_a_removed_one(decaf):
     decaf.remove_labels(["sea"]).rename_labels({"fruit": "sea"})
-    assert decaf.live_labels() == {"car": 0, "sea": 1}
+    assert decaf.labels_.live == {"car": 0, "sea": 1}
     assert decaf.predict(["apple pear"], 1)[0][0].label == "sea"
     assert decaf.score(["apple pear"], [["sea"]]) == 1
 
 
 def test_any_model_can_remove_and_rename(tmp_path):
     tagger = made().fit(TEXTS, TAGS).remove_labels(["car"]).rename_labels({"sea": "ocean"})
-    found = again(tagger, tmp_path / "model")
-    assert found.live_labels() == {"fruit": 1, "ocean": 2}
-    assert 0 not in found.rank(TEXTS, 3).ids
+    loaded = again(tagger, tmp_path / "model")
+    assert loaded.labels_.live == {"fruit": 1, "ocean": 2}
+    assert 0 not in loaded.rank(TEXTS, 3).ids
 
 
 @pytest.mark.parametrize(
-    ("act", "told"),
+    ("act", "message"),
     [
         (lambda t: t.add_labels({"fruit": "x"}), "there is a label 'fruit' already"),
         (lambda t: t.add_labels({"1": "x", 1: "y"}), "there is a label '1' already"),
         (lambda t: t.remove_labels(["friut"]), "unknown label 'friut'; did you mean 'fruit'?"),
-        (lambda t: t.remove_labels("fruit"), "expected a list of labels, found one: 'fruit'"),
+        (lambda t: t.remove_labels("fruit"), "expected a list of labels; found a single one, 'fruit'"),
         (lambda t: t.remove_labels(["sea"]).remove_labels(["sea"]), "unknown label 'sea'"),
         (lambda t: t.rename_labels({"boat": "ship"}), "unknown label 'boat'"),
         (lambda t: t.rename_labels({"fruit": "car"}), "two labels would be called 'car'"),
@@ -632,14 +736,14 @@ def test_any_model_can_remove_and_rename(tmp_path):
     ],
 )
 @pytest.mark.parametrize("saved_decaf", ["exact"], indirect=True)
-def test_labels_that_cannot_be_changed(decaf, act, told):
-    with pytest.raises(ConfigError, match=re.escape(told)):
+def test_changes_of_labels_that_are_refused(decaf, act, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         act(decaf)
     assert decaf.classes_ == ["car", "fruit", "sea"]
 
 
-def test_models_that_cannot_take_texts_of_labels(tagger, matrix):
-    with pytest.raises(ConfigError, match="glas does not read texts of labels"):
+def test_models_that_cannot_take_labels_by_text(tagger, matrix):
+    with pytest.raises(ConfigError, match="glas cannot take labels by their text; fit with warm_start=True"):
         tagger.add_labels({"moon": "far away"})
     numbers = Tagger("decaf", settings={**DECAF, "epochs": 1}, device="cpu").fit(matrix, TAGS)
     with pytest.raises(ConfigError, match="fitted on a matrix of features, and knows no words"):
@@ -650,6 +754,6 @@ def test_models_that_cannot_take_texts_of_labels(tagger, matrix):
 
 
 @pytest.mark.parametrize("threshold", [2, -0.1, float("nan")])
-def test_a_threshold_that_no_score_can_reach_is_refused(tagger, threshold):
-    with pytest.raises(ConfigError, match=r"a threshold must lie in \[0, 1\]; found"):
+def test_a_threshold_outside_0_to_1_is_refused(tagger, threshold):
+    with pytest.raises(ConfigError, match="threshold must be at least 0 and at most 1; found"):
         tagger.predict(TEXTS[:2], threshold=threshold)

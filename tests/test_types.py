@@ -140,7 +140,7 @@ def test_stored_does_not_overflow_where_rows_times_columns_pass_32_bits():
 
 @pytest.mark.parametrize(("ids", "scores"), [((2, 3), (2, 2)), ((3,), (3,)), ((2, 3, 1), (2, 3, 1))])
 def test_a_ranking_needs_two_equal_matrices(ids, scores):
-    with pytest.raises(ValueError, match=r"must be equal \[B, K\]"):
+    with pytest.raises(ValueError, match=r"ids and scores must both be \[B, K\]"):
         Ranking(np.zeros(ids, dtype=np.int64), np.zeros(scores, dtype=np.float32))
 
 
@@ -157,9 +157,9 @@ def test_bags_have_a_length_and_move():
 
 @pytest.mark.parametrize("wrong", [{"ids": 2}, {"weights": 4}, {"offsets": []}, {"offsets": [[0, 3]]}])
 def test_bags_of_wrong_shape_are_refused(wrong):
-    with pytest.raises(ValueError, match="must be"):
+    with pytest.raises(ValueError, match=r"must (both )?be"):
         bags(**wrong)
-    with pytest.raises(ValueError, match=r"must be equal \[T\]"):
+    with pytest.raises(ValueError, match=r"ids and weights must both be \[T\]"):
         Bags(torch.zeros(2, 2), torch.zeros(2, 2), torch.tensor([0, 4]))
 
 

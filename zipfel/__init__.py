@@ -1,6 +1,6 @@
-"""zipfel: tag text with labels out of hundreds to millions, most of them rare.
+"""zipfel: tag text with labels from a set of hundreds to millions, most of them rare.
 
-Importing this package is cheap: each public name is loaded when it is first used.
+Importing this package is cheap: each public name is imported on first use.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from zipfel.data.text import TextSettings as TextSettings
     from zipfel.errors import ZipfelError as ZipfelError
     from zipfel.explain import Reason as Reason
-    from zipfel.tagger import Tag as Tag
     from zipfel.tagger import Tagger as Tagger
+    from zipfel.tagging import Tag as Tag
     from zipfel.types import Ranking as Ranking
 
 __version__ = "0.1.0"
@@ -30,7 +30,7 @@ _HOMES = {
     "Ranking": "zipfel.types",
     "Reason": "zipfel.explain",
     "TableSettings": "zipfel.data.formats",
-    "Tag": "zipfel.tagger",
+    "Tag": "zipfel.tagging",
     "Tagger": "zipfel.tagger",
     "TextFeatures": "zipfel.data.text",
     "TextSettings": "zipfel.data.text",

@@ -1,7 +1,7 @@
-"""Scores as probabilities, and thresholds: learned from the ranking of points that the model has not learned from.
+"""Probabilities and thresholds, learned from a ranking of held-out points.
 
-A ranking never changes by it: labels are ranked by the model's own scores, and what is shown beside them is mapped by a
-curve that never falls.
+Calibration never changes a ranking: labels are ranked by the model's own scores, and a monotone curve maps these to the
+probabilities that are shown.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from zipfel.types import Ids, Ranking, stored
 Method = Literal["auto", "isotonic", "platt", "none"]
 METHODS = ("auto", "isotonic", "platt", "none")
 
-DEPTH = 50  # labels of a point that thresholds are learned from: enough that they, and not their number, decide
-FITTED = 10  # labels of a point that a curve is fitted to: further down are too many misses
-SHOWN = 5  # labels of a point that are shown where nobody says how many, and over which errors are told
-MOST_POINTS = 20_000  # more would tell a curve nothing new
-FEWEST = 20  # hits, and misses, without which there is no curve
-ENOUGH = 1000  # hits, without which "auto" is Platt's curve: knots would follow the noise
+DEPTH = 50  # labels of a point that thresholds are learned from: enough that the threshold, not DEPTH, is the limit
+FITTED = 10  # labels of a point that a curve is fitted to; further down are too many misses
+SHOWN = 5  # labels of a point shown by default, and over which calibration errors are reported
+MOST_POINTS = 20_000  # held-out points used at most; more would not improve a curve
+FEWEST = 20  # hits, and misses, needed to fit a curve
+ENOUGH = 1000  # hits needed for "auto" to try isotonic regression; with fewer its knots would follow the noise
 FOLDS = 5
-BINS = 3  # of labels by how often they were trained on: rare, middle, frequent
-ROWS = 500  # of a table of cuts
-SMALLEST = 1e-7  # distance of a score from 0 and 1 at which its logit is cut off
+BINS = 3  # label bins by training frequency: rare, middle, frequent
+ROWS = 500  # rows of a table of cuts
+SMALLEST = 1e-7  # scores are clipped to this distance from 0 and 1 before their logit is taken
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -62,11 +62,11 @@ def brier(scores: ArrayLike, hits: ArrayLike) -> float:
 
 @dataclass(frozen=True)
 class Curve:
-    """Probabilities of the labels of a ranking: σ(z) with z = slope · logit(score) − fall · ln(place) + intercept.
+    """Probabilities of the labels of a ranking: σ(z) with z = slope · logit(score) − fall · ln(rank) + intercept.
 
-    That is Platt's sigmoid, with the place beside the score: the same score is worth less further down. Where there are
-    knots (z, probability), lines between them stand for σ. slope and fall are never negative, so that probabilities
-    never rise within a row.
+    That is Platt's sigmoid with the rank as a second feature: the same score is worth less further down. If there are
+    knots (z, probability), linear interpolation between them replaces σ. slope and fall are never negative, so
+    probabilities never rise within a row.
     """
 
     slope: float
@@ -80,22 +80,21 @@ class Curve:
         return np.asarray(np.interp(z, *self._lines) if self.knots else expit(z))
 
     @cached_property
-    def _lines(self) -> tuple[Floats, Floats]:
-        """Both sides of the knots."""
-        values, shares = np.array(self.knots, dtype=np.float64).T.copy()
-        return values, shares
+    def _lines(self) -> Floats:
+        """The knots' z and probabilities, [2, knots]."""
+        return np.array(self.knots, dtype=np.float64).T.copy()
 
     def line(self, scores: NDArray[Any]) -> Floats:
-        """Return z, [B, k]; number by number, so that its last bits do not depend on the batch."""
-        logits, places = features(scores)
-        return np.asarray(self.slope * logits - self.fall * places + self.intercept)
+        """Return z, [B, k]; computed elementwise, so that its last bits do not depend on the batch."""
+        logits, log_ranks = features(scores)
+        return np.asarray(self.slope * logits - self.fall * log_ranks + self.intercept)
 
     @classmethod
     def platt(cls, scores: NDArray[Any], hits: Flags) -> Curve:
-        """Fit the line by logistic regression to a ranking's scores [B, k] and hits."""
-        there = np.isfinite(scores)
-        columns, right = [column[there] for column in features(scores)], hits[there]
-        for used in (2, 1):  # score and place; else the score alone; else the share of hits is all there is
+        """Fit z by logistic regression to a ranking's scores [B, k] and hits [B, k]."""
+        filled = np.isfinite(scores)
+        columns, right = [column[filled] for column in features(scores)], hits[filled]
+        for used in (2, 1):  # score and rank; if a weight has the wrong sign, the score alone; then the mean only
             (*weights, intercept) = _regressed(np.stack(columns[:used], axis=1), right)
             slope, fall = weights[0], -sum(weights[1:])
             if slope > 0 and fall >= 0:
@@ -104,22 +103,22 @@ class Curve:
 
     @classmethod
     def isotonic(cls, scores: NDArray[Any], hits: Flags) -> Curve:
-        """Fit Platt's line, and to it the shares of hits that never fall with the least squared error."""
-        line, there = cls.platt(scores, hits), np.isfinite(scores)
-        return replace(line, knots=pooled(line.line(scores)[there], hits[there]))
+        """Fit z as `platt` does, then an isotonic regression of hits on z."""
+        line, filled = cls.platt(scores, hits), np.isfinite(scores)
+        return replace(line, knots=pooled(line.line(scores)[filled], hits[filled]))
 
 
 CURVES = {"isotonic": Curve.isotonic, "platt": Curve.platt}
 
 
 def features(scores: NDArray[Any]) -> tuple[Floats, Floats]:
-    """Return the logits of a ranking's scores, cut off near 0 and 1, and the logarithms of places, [B, k] each."""
-    places = np.log(np.arange(1, scores.shape[1] + 1))
-    return logit(np.clip(scores, SMALLEST, 1 - SMALLEST, dtype=np.float64)), np.broadcast_to(places, scores.shape)
+    """Return the logits of a ranking's scores, clipped near 0 and 1, and the logarithms of ranks, [B, k] each."""
+    log_ranks = np.log(np.arange(1, scores.shape[1] + 1))
+    return logit(np.clip(scores, SMALLEST, 1 - SMALLEST, dtype=np.float64)), np.broadcast_to(log_ranks, scores.shape)
 
 
 def _regressed(columns: Floats, hits: Flags) -> tuple[float, ...]:
-    """Return weights and intercept of a logistic regression; zeros where all are hits, or none."""
+    """Return the weights and intercept of a logistic regression; zeros if all are hits, or none."""
     from sklearn.linear_model import LogisticRegression
 
     if hits.all() or not hits.any():
@@ -129,10 +128,10 @@ def _regressed(columns: Floats, hits: Flags) -> tuple[float, ...]:
 
 
 def pooled(values: Floats, hits: Flags) -> tuple[tuple[float, float], ...]:
-    """Return the knots of the shares of hits that never fall as values grow, by isotonic regression.
+    """Return the knots (value, share of hits) of an isotonic regression of hits on values.
 
-    One imagined hit at the lowest value and one imagined miss at the highest keep them off 0 and 1: nothing is certain
-    because a few points say so.
+    A pseudo-hit at the lowest value and a pseudo-miss at the highest keep shares away from 0 and 1: a few points must
+    not make a prediction certain.
     """
     from sklearn.isotonic import IsotonicRegression
 
@@ -143,7 +142,7 @@ def pooled(values: Floats, hits: Flags) -> tuple[tuple[float, float], ...]:
 
 
 def mapped(curve: Curve | None, scores: NDArray[Any]) -> NDArray[np.float32]:
-    """Return scores as the curve has them; without a curve as they are."""
+    """Return the curve's probabilities of scores; without a curve, the scores themselves."""
     return np.asarray(scores if curve is None else curve(scores), dtype=np.float32)
 
 
@@ -151,7 +150,7 @@ def mapped(curve: Curve | None, scores: NDArray[Any]) -> NDArray[np.float32]:
 
 
 class Cut(NamedTuple):
-    """A threshold, how many tags of the held-out points reach it, and how many of those are right."""
+    """A threshold, the number of held-out points' tags that reach it, and how many of those are right."""
 
     threshold: float
     tags: int
@@ -160,7 +159,7 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Cuts:
-    """What thresholds did to held-out points: thresholds fall, so tags and hits grow.  positives: all right labels."""
+    """Tags and hits on held-out points by threshold; thresholds fall, so both grow.  positives: all true labels."""
 
     thresholds: Floats  # [R]
     tags: Ids  # [R]
@@ -169,48 +168,40 @@ class Cuts:
 
     @classmethod
     def of(cls, scores: NDArray[np.float32], hits: Flags, positives: int) -> Cuts:
-        """Return the cuts between different scores, thinned to about ROWS of them that are as many hits apart."""
+        """Return a cut at each distinct score, thinned to at most ROWS, about equally many hits apart."""
         order = np.argsort(-scores, kind="stable")
         ordered, reached = scores[order].astype(np.float64), np.cumsum(hits[order])
-        ends = np.flatnonzero(np.diff(ordered, append=-np.inf))  # the last tag of each score
+        ends = np.flatnonzero(np.diff(ordered, append=-np.inf))  # the last tag with each score
         if len(ends) > ROWS:
             steps = np.linspace(0, reached[ends[-1]], ROWS)
             ends = ends[np.unique(np.minimum(np.searchsorted(reached[ends], steps), len(ends) - 1))]
         return cls(ordered[ends], ends + 1, reached[ends].astype(np.int64), positives)
 
-    def precise(self, wanted: float) -> Cut:
-        """Return the lowest threshold from which on that share of tags is right; else one that no tag reaches."""
-        enough = np.flatnonzero(self.hits / self.tags >= wanted)
+    def precise(self, precision: float) -> Cut:
+        """Return the lowest threshold with at least this precision; if there is none, one that no tag reaches."""
+        enough = np.flatnonzero(self.hits / self.tags >= precision)
         return self._cut(int(enough[-1])) if len(enough) else Cut(np.inf, 0, 0)
 
     def worth(self, price: float) -> Cut:
-        """Return the threshold where 2 · hits − price · tags is largest."""
+        """Return the threshold that maximises 2 · hits − price · tags; one that no tag reaches if that is at most 0."""
         gains = 2 * self.hits - price * self.tags
         return self._cut(int(gains.argmax())) if gains.max(initial=0) > 0 else Cut(np.inf, 0, 0)
-
-    def best_precision(self) -> float:
-        """Return the largest share of right tags that a threshold gives."""
-        return float((self.hits / self.tags).max(initial=0))
 
     def _cut(self, row: int) -> Cut:
         return Cut(float(self.thresholds[row]), int(self.tags[row]), int(self.hits[row]))
 
-    def as_json(self) -> dict[str, Any]:
-        """Return what `of_json` takes."""
-        return {name: value if isinstance(value, int) else value.tolist() for name, value in vars(self).items()}
-
     @classmethod
     def of_json(cls, saved: Mapping[str, Any]) -> Cuts:
-        """Return the cuts that were saved."""
+        """Return the cuts from saved JSON values."""
         arrays = (np.array(saved["thresholds"]), np.array(saved["tags"], int), np.array(saved["hits"], int))
         return cls(*arrays, saved["positives"])
 
 
 def best_f1(bins: Sequence[Cuts]) -> list[Cut]:
-    """Return a threshold for each bin of labels, with the best micro-F1 = 2 Σ hits / (Σ tags + Σ positives) together.
+    """Return a threshold for each bin of labels that together maximise micro-F1 = 2 Σ hits / (Σ tags + Σ positives).
 
-    A price a tag equal to the F1 that is reached makes the bins' choices independent; F1 then only grows, until it is
-    the best (Dinkelbach's method for ratios).
+    With a price per tag equal to the F1 so far, each bin can choose on its own; F1 then grows until it is the best
+    (Dinkelbach's method for ratios).
     """
     positives, value = sum(cuts.positives for cuts in bins), 0.0
     while True:
@@ -232,11 +223,11 @@ def f1(cuts: Sequence[Cut], positives: int) -> float:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a calibration was learned from, and what it does to points that a fold of it has not seen; top 5."""
+    """Data and quality of a calibration: errors over the top SHOWN labels, `after` by FOLDS-fold cross-fitting."""
 
     method: str
     points: int
-    hits: int  # among the labels that a curve is fitted to
+    hits: int  # among the top FITTED labels
     error_before: float
     error_after: float
     brier_before: float
@@ -245,9 +236,9 @@ class Figures:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A curve from scores to probabilities, and what thresholds on them did to held-out points.
+    """A curve from scores to probabilities, and tables of cuts to choose thresholds from.
 
-    frequent: ids of the labels of all bins but the first, so that labels which came later are rare ones.
+    frequent: ids of the labels of each bin but the first, so that labels added later count as rare.
     """
 
     curve: Curve | None
@@ -257,64 +248,57 @@ class Calibration:
     frequent: tuple[Ids, ...]
 
     def applied(self, ranking: Ranking, threshold: float | Sequence[float] | None = None) -> Ranking:
-        """Return the same labels in the same order with probabilities, less those below the threshold.
+        """Return the same labels in the same order with probabilities, without those below the threshold.
 
-        threshold: one for all labels, or one for each bin.  Equal probabilities are set apart by their last bit, so
-        that scores alone tell the order.
+        threshold: one for all labels, or one for each bin.  Equal probabilities are made distinct in their last bit, so
+        that sorting by score reproduces the order.
         """
         scores = np.where(ranking.ids >= 0, mapped(self.curve, ranking.scores), np.float32(-np.inf))
-        found = Ranking(ranking.ids, scores)
+        calibrated = Ranking(ranking.ids, scores)
         if threshold is not None:
             least = np.asarray(threshold, dtype=np.float64)
-            found = cut(found, least[self.bins_of(ranking.ids)] if least.shape == (BINS,) else least)
-        return found if self.curve is None else _set_apart(found)
+            calibrated = cut(calibrated, least[self.bins_of(ranking.ids)] if least.shape == (BINS,) else least)
+        return calibrated if self.curve is None else _set_apart(calibrated)
 
     def bins_of(self, ids: Ids) -> Ids:
-        """Return the bins of labels by how often they were trained on, 0 the rarest."""
-        known = self._bins
-        return np.where(ids < len(known), known[np.minimum(ids, len(known) - 1)], 0)
+        """Return the frequency bin of each label, 0 the rarest; labels without a known bin are in bin 0."""
+        bins = self._bins
+        return np.where(ids < len(bins), bins[np.minimum(ids, len(bins) - 1)], 0)
 
     @cached_property
     def _bins(self) -> Ids:
-        """The bin of each label up to the last that is not in bin 0."""
+        """The bin of each label, up to the last label that is not in bin 0."""
         bins = np.zeros(1 + max(int(labels.max(initial=0)) for labels in self.frequent), dtype=np.int64)
         for number, labels in enumerate(self.frequent, start=1):
             bins[labels] = number
         return bins
 
     def threshold(self, precision: float | None, by_frequency: bool) -> float | tuple[float, ...]:
-        """Return the threshold, or one for each bin, that reaches a precision; without one, the best micro-F1."""
+        """Return the threshold, or one for each bin, that reaches a precision, or if None the best micro-F1."""
         bins = self.by_frequency if by_frequency else (self.cuts,)
         if precision is None:
-            found = best_f1(bins)
+            chosen = best_f1(bins)
         elif 0 < precision <= 1:
-            found = [cuts.precise(precision) for cuts in bins]
+            chosen = [cuts.precise(precision) for cuts in bins]
         else:
-            raise ConfigError(f"precision must lie above 0 and at most at 1; found {precision!r}")
-        if not any(cut.tags for cut in found):
-            most = max(cuts.best_precision() for cuts in bins)
+            raise ConfigError(f"precision must be above 0 and at most 1; found {precision!r}")
+        if not any(cut.tags for cut in chosen):
+            most = max((cuts.hits / cuts.tags).max(initial=0) for cuts in bins)
             raise ConfigError(f"no threshold reaches precision {precision} on held-out points; the most is {most:.3f}")
-        thresholds = tuple(cut.threshold for cut in found)
+        thresholds = tuple(cut.threshold for cut in chosen)
         return thresholds if by_frequency else thresholds[0]
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `of_json` takes."""
-        return {
-            "figures": asdict(self.figures),
-            "curve": None if self.curve is None else asdict(self.curve),
-            "cuts": self.cuts.as_json(),
-            "by_frequency": [cuts.as_json() for cuts in self.by_frequency],
-            "frequent": [labels.tolist() for labels in self.frequent],
-        }
+        """Return JSON values for `of_json`; lists of numbers are numpy arrays."""
+        return asdict(self)
 
     @classmethod
     def of_json(cls, saved: Mapping[str, Any]) -> Calibration:
-        """Return the calibration that was saved."""
-        figures = Figures(**saved["figures"])
+        """Return the calibration from saved JSON values."""
         curve = saved["curve"]
         return cls(
             None if curve is None else Curve(**{**curve, "knots": tuple(map(tuple, curve["knots"]))}),
-            figures,
+            Figures(**saved["figures"]),
             Cuts.of_json(saved["cuts"]),
             tuple(map(Cuts.of_json, saved["by_frequency"])),
             tuple(np.array(labels, dtype=np.int64) for labels in saved["frequent"]),
@@ -322,70 +306,69 @@ class Calibration:
 
 
 def cut(ranking: Ranking, threshold: float | Sequence[float] | Floats) -> Ranking:
-    """Return a ranking less the labels below a threshold: one for all, or for each place, [B, k]."""
+    """Return a ranking without the labels below a threshold, which is one number or [B, k]."""
     least = np.asarray(threshold, dtype=np.float64)
     if least.shape not in ((), ranking.ids.shape) or np.isnan(least).any():
         raise ConfigError(
             f"threshold must be a number, or {BINS} of them, rarest labels first; found {threshold!r:.60}"
         )
     kept = (ranking.ids >= 0) & (ranking.scores >= least)
-    order = np.argsort(~kept, axis=1, kind="stable")  # what is left out goes to the end
+    order = np.argsort(~kept, axis=1, kind="stable")  # removed labels go to the end
     ids, scores = np.where(kept, ranking.ids, -1), np.where(kept, ranking.scores, np.float32(-np.inf))
     return Ranking(np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1))
 
 
 def _set_apart(ranking: Ranking) -> Ranking:
-    """Return a ranking whose scores fall from place to place, by the last bit of float32 where they were equal."""
+    """Return a ranking whose scores fall within a row; equal ones are lowered by the last bit of float32."""
     if (ranking.scores[:, 1:] < ranking.scores[:, :-1]).all():
         return ranking
     scores = ranking.scores.copy()
-    for place in range(1, ranking.k):
-        below = np.nextafter(scores[:, place - 1], np.float32(0))
-        scores[:, place] = np.minimum(scores[:, place], below)
+    for rank in range(1, ranking.k):
+        below = np.nextafter(scores[:, rank - 1], np.float32(0))
+        scores[:, rank] = np.minimum(scores[:, rank], below)
     return Ranking(ranking.ids, scores)
 
 
 def learned(ranking: Ranking, truth: csr_array, bins: Ids, method: Method) -> Calibration | None:
-    """Learn from the ranking of points that were not learned from; None where there are too few hits or misses.
+    """Learn a calibration from a ranking of held-out points; None if there are too few hits or misses.
 
-    truth: [points, labels].  bins: [labels], of labels by how often they were trained on, 0 the rarest.
+    truth: [points, labels].  bins: [labels], frequency bins of the labels, 0 the rarest.
     """
-    rows = np.repeat(np.arange(len(ranking)), ranking.k)
-    hits = stored(truth, rows, ranking.ids.ravel()).reshape(ranking.ids.shape)
-    there = ranking.ids >= 0
+    hits = stored(truth, np.arange(len(ranking))[:, None], ranking.ids)
+    filled = ranking.ids >= 0
     count = int(hits[:, :FITTED].sum())
-    if min(count, int(there[:, :FITTED].sum()) - count) < FEWEST:
+    if min(count, int(filled[:, :FITTED].sum()) - count) < FEWEST:
         return None
     name, after = _chosen(ranking.scores[:, :FITTED], hits[:, :FITTED], method)
     curve = None if name == "none" else CURVES[name](ranking.scores[:, :FITTED], hits[:, :FITTED])
     scores, positives = mapped(curve, ranking.scores), np.bincount(bins[truth.indices], minlength=BINS)
-    owners = np.where(there, bins[ranking.ids], -1)
-    parts = [Cuts.of(scores[owners == b], hits[owners == b], int(positives[b])) for b in range(BINS)]
-    whole = Cuts.of(scores[there], hits[there], int(positives.sum()))
+    bin_of = np.where(filled, bins[ranking.ids], -1)
+    parts = [Cuts.of(scores[bin_of == b], hits[bin_of == b], int(positives[b])) for b in range(BINS)]
+    whole = Cuts.of(scores[filled], hits[filled], int(positives.sum()))
     top, right = _shown(ranking.scores, ranking.scores), _shown(hits, ranking.scores)
-    figures = Figures(name, len(ranking), count, calibration_error(top, right), calibration_error(after, right),
-                      brier(top, right), brier(after, right))  # fmt: skip
+    quality = [error(shown, right) for error in (calibration_error, brier) for shown in (top, after)]
+    figures = Figures(name, len(ranking), count, *quality)
     return Calibration(curve, figures, whole, tuple(parts), tuple(np.flatnonzero(bins == b) for b in range(1, BINS)))
 
 
 def _chosen(scores: NDArray[Any], hits: Flags, method: Method) -> tuple[str, Floats]:
-    """Return the method, the one with the lower Brier score where that is open, and its cross-fitted probabilities."""
+    """Return the method, for "auto" the one with the lowest Brier score, and its cross-fitted probabilities."""
     names = [method] if method != "auto" else ["platt", "isotonic"] if hits.sum() >= ENOUGH else ["platt"]
-    found = {name: _shown(_cross_fitted(scores, hits, name), scores) for name in names}
-    return min(found.items(), key=lambda item: brier(item[1], _shown(hits, scores)))
+    fitted = {name: _shown(_cross_fitted(scores, hits, name), scores) for name in names}
+    return min(fitted.items(), key=lambda item: brier(item[1], _shown(hits, scores)))
 
 
 def _cross_fitted(scores: NDArray[Any], hits: Flags, name: str) -> NDArray[Any]:
-    """Return probabilities [B, k], each by a curve that was fitted to other points."""
+    """Return probabilities [B, k], each from a curve fitted to the points of the other folds."""
     if name == "none":
         return scores
-    folds, found = np.arange(len(scores)) % FOLDS, np.empty(scores.shape)
+    folds, probabilities = np.arange(len(scores)) % FOLDS, np.empty(scores.shape)
     for fold in range(FOLDS):
         here = folds == fold
-        found[here] = CURVES[name](scores[~here], hits[~here])(scores[here])
-    return found
+        probabilities[here] = CURVES[name](scores[~here], hits[~here])(scores[here])
+    return probabilities
 
 
 def _shown(values: NDArray[Any], scores: NDArray[Any]) -> NDArray[Any]:
-    """Return the values [B, k] of the labels that are shown, one after the other, where there is one."""
+    """Return the values [B, k] of the top SHOWN labels, flattened and without padding."""
     return np.asarray(values[:, :SHOWN][np.isfinite(scores[:, :SHOWN])])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import operator
 import tomllib
 import types
 import typing
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 
 from zipfel.errors import ConfigError, DataError, did_you_mean
 
-_BOUNDS = {"at_least": "at least", "above": "above", "at_most": "at most", "below": "below"}
+_BOUNDS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
 
 
 def setting(default: Any, help: str, *, was: str | None = None, **bounds: float) -> Any:
@@ -55,14 +56,9 @@ class Settings:
 def _check_range(name: str, value: Any, bounds: Mapping[str, float]) -> None:
     if value is None or not bounds:
         return
-    holds = {
-        "at_least": lambda bound: value >= bound,
-        "above": lambda bound: value > bound,
-        "at_most": lambda bound: value <= bound,
-        "below": lambda bound: value < bound,
-    }
-    if not math.isfinite(value) or not all(holds[kind](bound) for kind, bound in bounds.items()):
-        wanted = " and ".join(f"{_BOUNDS[kind]} {bound:g}" for kind, bound in bounds.items())
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if not finite or not all(_BOUNDS[kind](value, bound) for kind, bound in bounds.items()):
+        wanted = " and ".join(f"{kind.replace('_', ' ')} {bound}" for kind, bound in bounds.items())
         raise ConfigError(f"{name} must be {wanted}; found {value}")
 
 
@@ -95,11 +91,6 @@ def _new_name(kind: Any, key: str) -> str | None:
     return None
 
 
-def from_words(kind: type[Kind], words: Iterable[str], base: Mapping[str, Any] | None = None) -> Kind:
-    """Make settings of `kind` out of `key=value` words, over the values of `base`."""
-    return from_mapping(kind, {**(base or {}), **words_of(words)})
-
-
 def words_of(words: Iterable[str]) -> dict[str, str]:
     """Return `key=value` words as a mapping."""
     values = {}
@@ -125,12 +116,13 @@ def convert(key: str, value: Any, kind: Any) -> Any:
     """Convert one plain value (often a string from the command line) to a field's type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        return _optional(key, value, arguments)
+        (kind,) = set(arguments) - {types.NoneType}  # `kind | None`, the one union that settings use
+        return None if value is None or value == "none" else convert(key, value, kind)
     if origin is typing.Literal:
-        found = [allowed for allowed in arguments if value in (allowed, str(allowed))]
-        if not found:
-            raise ConfigError(f"{key} must be one of {', '.join(map(str, arguments))}; found {value!r}")
-        return found[0]
+        for allowed in arguments:
+            if value in (allowed, str(allowed)):
+                return allowed
+        raise ConfigError(f"{key} must be one of {', '.join(map(str, arguments))}; found {value!r}")
     if origin in (tuple, list):
         return origin(convert(key, item, arguments[0]) for item in _items(key, value))
     if origin is dict:
@@ -138,12 +130,6 @@ def convert(key: str, value: Any, kind: Any) -> Any:
     if kind is bool:
         return _bool(key, value)
     return _scalar(key, value, kind)
-
-
-def _optional(key: str, value: Any, kinds: tuple[Any, ...]) -> Any:
-    """Convert to `kind | None`, the one union that settings use; `none` is None."""
-    (kind,) = (kind for kind in kinds if kind is not types.NoneType)
-    return None if value is None or value == "none" else convert(key, value, kind)
 
 
 def _items(key: str, value: Any) -> list[Any]:
@@ -167,10 +153,9 @@ def _pairs(key: str, value: Any) -> list[tuple[str, Any]]:
 
 def _bool(key: str, value: Any) -> bool:
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    found = words.get(str(value).lower())
-    if found is None:
+    if str(value).lower() not in words:
         raise ConfigError(f"{key} must be true or false; found {value!r}")
-    return found
+    return words[str(value).lower()]
 
 
 def _scalar(key: str, value: Any, kind: Any) -> Any:

@@ -1,20 +1,21 @@
-"""Errors that zipfel raises on purpose. Each message is one line a user can act on."""
+"""Errors that zipfel raises on purpose. Each message is one line that a user can act on."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 
-MOST = 30  # names that a message lists
+MOST = 30  # names listed in a message
 
 
 class ZipfelError(Exception):
-    """Base of all errors that are the input's fault; the command line prints them and exits with 2."""
+    """Base class of all errors caused by the input; the command line prints them and exits with code 2."""
 
 
 class DataError(ZipfelError, ValueError):
-    """Something is wrong with a file or an array. The message starts with `file:line: ` where they are known."""
+    """A file or an array is invalid. The message starts with `file:line: ` if these are known."""
 
     def __init__(self, problem: str, path: Path | str | None = None, line: int | None = None) -> None:
         self.problem, self.path, self.line = problem, path, line
@@ -24,19 +25,28 @@ class DataError(ZipfelError, ValueError):
 
 
 class ConfigError(ZipfelError, ValueError):
-    """A setting is unknown or has a value that is not allowed."""
+    """A setting is unknown or has an invalid value."""
 
 
 class MissingDependencyError(ZipfelError, ImportError):
-    """An optional package is needed and not installed."""
+    """An optional package is needed but not installed."""
 
     def __init__(self, package: str, purpose: str, extra: str) -> None:
         super().__init__(f"{purpose} needs {package}: pip install 'zipfel[{extra}]'")
-        self.args = (package, purpose, extra)  # what pickle hands back to this constructor
+        self.args = (package, purpose, extra)  # pickle calls the constructor with these
+
+
+def check_installed(purpose: str, extra: str, *packages: str) -> None:
+    """Raise MissingDependencyError if a package of an extra is not installed."""
+    for package in packages:
+        try:
+            import_module(package)
+        except ImportError:
+            raise MissingDependencyError(package, purpose, extra) from None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint that offers the known name nearest to `name`, or lists what is known.
+    """Return a hint with the known name nearest to `name`, or with a list of known names if none is near.
 
     >>> did_you_mean("lables", ["labels", "text"])
     "; did you mean 'labels'?"

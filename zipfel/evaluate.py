@@ -1,9 +1,9 @@
-"""Judging predictions, ours or anybody's: the ranking of a part's points against their labels, filters applied."""
+"""Evaluation of predictions, zipfel's or other tools': a ranking of a part's points against their true labels."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,23 +21,29 @@ from zipfel.types import Ranking
 
 @dataclass(frozen=True)
 class Report:
-    """What a ranking is worth, in percent."""
+    """Metrics of a ranking, in percent."""
 
-    values: dict[str, float]  # P@1, nDCG@1, ..., by name
+    values: dict[str, float]  # P@1, nDCG@1, ... by name
     macro: dict[str, float]  # averages over labels
-    only_tail: dict[str, float]  # values over the points that have only tail labels
+    only_tail: dict[str, float]  # `values` over the points that have only tail labels
     only_tail_points: int
-    bins: tuple[metrics.Bin, ...]  # what labels of each frequency contribute to P@k, k the largest
+    bins: tuple[metrics.Bin, ...]  # contributions of label frequencies to P@k for the largest k
     propensity: Propensity
     points: int
     labels: int
 
     def as_json(self) -> dict[str, Any]:
-        """Return one object with all figures, as `zipfel evaluate --json` writes it."""
+        """Return all figures as one object, as `zipfel evaluate --json` writes it."""
         tail = {f"tail {name}": value for name, value in self.only_tail.items()}
         sizes = {"points": self.points, "labels": self.labels, "tail points": self.only_tail_points}
         bins = [dataclasses.asdict(piece) for piece in self.bins]
         return {**self.values, **self.macro, **tail, **sizes, **self.propensity._asdict(), "contributions": bins}
+
+
+def metric_rows(values: Mapping[str, float], ks: Sequence[int]) -> list[list[str]]:
+    """Return a row of a table for each metric: its name, and its value for each k."""
+    names = dict.fromkeys(name.partition("@")[0] for name in values)
+    return [[name, *(f"{values[f'{name}@{k}']:.2f}" for k in ks)] for name in names]
 
 
 def evaluate(
@@ -47,12 +53,12 @@ def evaluate(
     ks: Sequence[int] = (1, 3, 5),
     propensity: Propensity | None = None,
 ) -> Report:
-    """Judge a ranking of the points of `part`; filtered pairs are left out of ranking and truth alike."""
+    """Evaluate a ranking of the points of `part`; filtered pairs are removed from ranking and truth alike."""
     points = dataset.parts.get(part)
     if points is None:
         raise DataError(f"{dataset.name or 'the data set'} has no {part} part")
     if len(ranking) != len(points):
-        raise DataError(f"predictions for {len(ranking)} points, and {part} has {len(points)}")
+        raise DataError(f"expected predictions for the {len(points)} points of {part}; found {len(ranking)}")
     if points.filtered is not None:
         ranking = ranking.without(points.filtered)
     counts = dataset.label_counts
@@ -73,28 +79,28 @@ def evaluate(
 
 
 def ranked(scores: csr_array, dataset: Dataset, part: str = "test", k: int = 5) -> Ranking:
-    """Rank scores [points, labels] of a part's points; filtered pairs go first, so that k labels are left."""
+    """Rank scores [points, labels] of a part's points; filtered pairs are removed first, so that k labels remain."""
     filtered = dataset.parts[part].filtered
     return Ranking.of_scores(scores if filtered is None else without_pairs(scores, filtered), k)
 
 
 def read_predictions(path: Path, points: int, labels: int) -> csr_array:
-    """Read anybody's scores, [points, labels]: a scipy npz file, or text.
+    """Read scores of any tool, [points, labels], from a scipy npz file or from text.
 
-    Text has a line `label:score label:score` for each point, after a header `points labels` or without one.
+    Text has a line `label:score label:score` for each point; a header line `points labels` is optional.
     """
     if path.suffix == ".npy":
         raise DataError("scores are sparse: save them with scipy.sparse.save_npz, or as text", path)
     scores, repeated = read_counted(path) if path.suffix == ".npz" else _read_text(path, points, labels)
     if scores.shape != (points, labels):
-        raise DataError(f"holds {scores.shape[0]} × {scores.shape[1]} scores, expected {points} × {labels}", path)
+        raise DataError(f"expected {points} × {labels} scores; found {scores.shape[0]} × {scores.shape[1]}", path)
     if repeated:
         raise DataError(f"{repeated} labels stand twice in a row", path)
     return scores
 
 
 def _read_text(path: Path, points: int, labels: int) -> tuple[csr_array, int]:
-    """Read lines of `label:score` pairs, and count labels that repeat in a row."""
+    """Read lines of `label:score` pairs, and count labels that repeat in a line."""
     with opened(path) as stream:
         first = stream.peek(256).split(b"\n")[0]  # type: ignore[attr-defined]
         with_header = bool(first.strip()) and b":" not in first

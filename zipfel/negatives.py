@@ -1,4 +1,4 @@
-"""The labels that a step is trained against."""
+"""Positives, negatives and shared candidates of a training step."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from zipfel.types import Bags, Candidates
 
 
 def sampled_positives(positives: Bags, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw one label of each point that has any: the places of those points, [P], and their labels, [P]."""
+    """Draw one label of each point that has any; return the rows of these points, [P], and the labels, [P]."""
     counts = positives.offsets.diff()
     draws = torch.rand(len(counts), generator=generator, device=generator.device).to(counts.device)
     rows = torch.nonzero(counts)[:, 0]
-    places = positives.offsets[rows] + (draws[rows] * counts[rows]).long()
-    return rows, positives.ids[places]
+    entries = positives.offsets[rows] + (draws[rows] * counts[rows]).long()
+    return rows, positives.ids[entries]
 
 
 def within(owners: Bags, pool: Tensor) -> Bags:
-    """Return the ids of bags as places in a sorted pool [S]; those that are not in it are left out."""
-    places = torch.searchsorted(pool, owners.ids).clamp_max(len(pool) - 1)
-    found = pool[places] == owners.ids
-    ends = F.pad(found.cumsum(0), (1, 0))[owners.offsets]
-    return Bags(places[found], owners.weights[found], ends)
+    """Return bags with ids replaced by their positions in a sorted pool [S]; ids outside the pool are dropped."""
+    positions = torch.searchsorted(pool, owners.ids).clamp_max(len(pool) - 1)
+    kept = pool[positions] == owners.ids
+    ends = F.pad(kept.cumsum(0), (1, 0))[owners.offsets]
+    return Bags(positions[kept], owners.weights[kept], ends)
 
 
 def holds(owners: Bags, pool: Tensor) -> Tensor:
-    """Tell which labels of a sorted pool [S] each bag holds, [B, S]."""
+    """Return which labels of a sorted pool [S] each bag contains, [B, S] bool."""
     inside = within(owners, pool)
     rows = torch.repeat_interleave(torch.arange(len(owners), device=pool.device), inside.offsets.diff())
     held = torch.zeros(len(owners), len(pool), dtype=torch.bool, device=pool.device)
@@ -36,10 +36,11 @@ def holds(owners: Bags, pool: Tensor) -> Tensor:
 
 
 def pooled(own: Bags, listed: Bags, filtered: Bags | None, missed: bool = True) -> Candidates:
-    """Return the labels that are listed or right for any point of a batch, and which of them count for which point.
+    """Return the candidates of a batch, shared by its points: all shortlisted labels, and all true labels if `missed`.
 
-    own: the labels that are right.  listed: the shortlists.  missed: labels that are right count even off the list.
-    One matrix product then does the work of all lists: docs/decisions/010-shared-candidates.md.
+    own: true labels of each point.  listed: shortlists.  filtered: excluded labels.  missed: a point's true labels
+    count even if its shortlist misses them. One matrix product then scores all shortlists:
+    docs/decisions/010-shared-candidates.md.
     """
     pool = torch.unique(torch.cat([own.ids, listed.ids]) if missed else listed.ids)  # [S] sorted
     right = holds(own, pool)  # [B, S]
@@ -51,13 +52,19 @@ def pooled(own: Bags, listed: Bags, filtered: Bags | None, missed: bool = True) 
     return Candidates(pool, right.float(), mask)
 
 
-def hardest(scores: Tensor, left_out: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Stochastic negative mining (Reddi et al., 2019): the `count` largest scores [B, S] that are not left out.
+def hardest(scores: Tensor, excluded: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Stochastic negative mining (Reddi et al., 2019): return the `count` largest of the scores [B, S] not excluded.
 
-    Returns the scores and a mask, both [B, count], or [B, S] where that is less; the mask is False where a point has
-    too few negatives.
+    Returns scores and a mask, both [B, min(count, S)]; the mask is False where a point has too few negatives.
     """
-    allowed = scores.masked_fill(left_out, -torch.inf)
-    values, places = allowed.topk(min(count, scores.shape[1]), dim=1)
+    allowed = scores.masked_fill(excluded, -torch.inf)
+    values, columns = allowed.topk(min(count, scores.shape[1]), dim=1)
     mask = values > -torch.inf
-    return scores.gather(1, places), mask
+    return scores.gather(1, columns), mask
+
+
+def list_bags(ids: Tensor) -> Bags:
+    """Return lists of labels [B, W] (-1 pads) as bags."""
+    present = ids >= 0
+    ends = F.pad(present.sum(dim=1).cumsum(0), (1, 0))
+    return Bags(ids[present], torch.ones(int(ends[-1]), device=ids.device), ends)

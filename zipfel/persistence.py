@@ -1,6 +1,7 @@
 """A saved model: a folder with `model.json`, and safetensors and JSON in `serve/` and `train/`. No pickle anywhere.
 
-`serve/` is what prediction needs, memory-mapped when it is loaded; `train/` is what warm starts need besides.
+`serve/` is what prediction needs, memory-mapped on load; `train/` is what warm starts need besides. Whoever changes the
+format increases FORMAT and adds a model of each kind to tests/fixtures.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from typing import Any
 import orjson
 
 from zipfel import __version__
-from zipfel.data.formats.files import new_file, new_folder
+from zipfel.data.formats.files import new_folder, write_bytes
 from zipfel.errors import DataError
 from zipfel.training.run import State, read_state, state_size, write_state
 
-FORMAT = 1
+FORMAT = 2
 _TENSORS = "weights.safetensors"
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What a folder holds: descriptions for `model.json`, JSON documents and tensors."""
+    """The content of a saved model: descriptions for `model.json`, JSON documents and tensors."""
 
     about: dict[str, Any]  # model, settings, sizes, training, ...
     documents: dict[str, Any]  # name -> what `serve/name.json` holds
@@ -36,10 +37,9 @@ class Saved:
 
 
 def save(saved: Saved, folder: Path, replace: bool = False) -> None:
-    """Write a model into a new folder, or in the place of an older model; nothing is left behind where that fails."""
+    """Write a model into a new folder, or replace an older model; if that fails, nothing is left behind."""
     if replace and (folder / "model.json").is_file():
-        newer = folder.with_name(f".{folder.name}.newer")
-        older = folder.with_name(f".{folder.name}.older")
+        newer, older = (folder.with_name(f".{folder.name}.{age}") for age in ("newer", "older"))
         for leftover in (newer, older):
             shutil.rmtree(leftover, ignore_errors=True)
         save(saved, newer)
@@ -52,12 +52,10 @@ def save(saved: Saved, folder: Path, replace: bool = False) -> None:
             (target / part).mkdir()
             write_state(target / part / _TENSORS, state, {})
         for name, document in saved.documents.items():
-            with new_file(target / "serve" / f"{name}.json") as out:
-                out.write(_json(document))
+            write_bytes(target / "serve" / f"{name}.json", _json(document))
         files = sorted(path for path in target.rglob("*") if path.is_file())
         listed = {p.relative_to(target).as_posix(): {"bytes": p.stat().st_size, "sha256": checksum(p)} for p in files}
-        with new_file(target / "model.json") as out:
-            out.write(_model_json(saved, listed))
+        write_bytes(target / "model.json", _model_json(saved, listed))
 
 
 def _model_json(saved: Saved, files: Mapping[str, Any]) -> bytes:
@@ -68,13 +66,11 @@ def _model_json(saved: Saved, files: Mapping[str, Any]) -> bytes:
 
 
 def sizes(saved: Saved) -> dict[str, int]:
-    """Return the bytes of each file that `save` would write."""
-    found = {
-        f"{part}/{_TENSORS}": state_size(state) for part, state in (("serve", saved.serve), ("train", saved.train))
-    }
-    found |= {f"serve/{name}.json": len(_json(document)) for name, document in saved.documents.items()}
-    listed = {name: {"bytes": size, "sha256": "0" * 64} for name, size in found.items()}
-    return found | {"model.json": len(_model_json(saved, listed))}
+    """Return about how many bytes each file has that `save` would write."""
+    files = {f"serve/{name}.json": len(_json(document)) for name, document in saved.documents.items()}
+    files |= {f"serve/{_TENSORS}": state_size(saved.serve), f"train/{_TENSORS}": state_size(saved.train)}
+    listed = {name: {"bytes": size, "sha256": "0" * 64} for name, size in files.items()}
+    return files | {"model.json": len(_model_json(saved, listed))}
 
 
 def _json(document: Any, options: int = 0) -> bytes:
@@ -85,16 +81,14 @@ def _json(document: Any, options: int = 0) -> bytes:
 
 
 def _seal(about: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of what `model.json` tells, whatever its layout, apart from the sum itself."""
-    told = {name: value for name, value in about.items() if name != "sha256"}
-    return hashlib.sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    """Return the SHA-256 of the content of `model.json`, whatever its layout, apart from the sum itself."""
+    content = {name: value for name, value in about.items() if name != "sha256"}
+    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def load(folder: Path) -> Saved:
-    """Read a model; tensors are mapped into memory, not read."""
-    about = read_about(folder)
-    check_sizes(folder, about)
-    documents = {}
+    """Read a saved model; tensors are mapped into memory, not read."""
+    about, documents = _checked_about(folder), {}
     for path in sorted((folder / "serve").glob("*.json")):
         _check_sum(folder, path, about)
         documents[path.stem] = orjson.loads(path.read_bytes())
@@ -109,7 +103,7 @@ def located(folder: Path) -> Path:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """Read `model.json`, and refuse what is no model of ours or of a later format."""
+    """Read `model.json`; raise DataError if it is not a saved model of this format."""
     path = folder / "model.json"
     if not path.is_file():
         raise DataError("not a saved model: model.json is missing", folder)
@@ -119,26 +113,30 @@ def read_about(folder: Path) -> dict[str, Any]:
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         raise DataError(f"not a saved model: {error!r}", path) from None
     if format != FORMAT:
-        raise DataError(f"format {format} was written by another zipfel; this one reads format {FORMAT}", path)
+        todo = (
+            "update zipfel" if format > FORMAT else "train the model again, or load it with the version that saved it"
+        )
+        raise DataError(f"format {format}, but this version reads {FORMAT}; {todo}", path)
     if seal != _seal(about):
         raise DataError("was changed since the model was saved", path)
     return dict(about)
 
 
-def check_sizes(folder: Path, about: Mapping[str, Any]) -> None:
-    """Refuse a folder in which a file is missing or has another size than when it was written."""
+def _checked_about(folder: Path) -> dict[str, Any]:
+    """Read `model.json`; raise DataError if a file is missing or has not the size with which it was written."""
+    about = read_about(folder)
     for name, entry in about["files"].items():
         path = folder / name
         if not path.is_file():
             raise DataError("is missing", path)
         if path.stat().st_size != entry["bytes"]:
             raise DataError(f"has {path.stat().st_size} bytes; it was written with {entry['bytes']}", path)
+    return about
 
 
 def verify(folder: Path) -> int:
     """Check every file against its checksum, and return how many there are."""
-    about = read_about(folder)
-    check_sizes(folder, about)
+    about = _checked_about(folder)
     for name in about["files"]:
         _check_sum(folder, folder / name, about)
     return len(about["files"])

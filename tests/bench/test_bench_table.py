@@ -117,16 +117,16 @@ def checkout(tmp_path):
 
 def test_readme_is_written_between_the_marks_and_checked(checkout, capsys):
     assert readme.main(["--check"], checkout) == 1
-    assert "not what" in capsys.readouterr().out
+    assert "out of date" in capsys.readouterr().out
     assert readme.main([], checkout) == 0
     written = (checkout / "README.md").read_text()
     assert written.startswith("# Title\n")
     assert written.endswith(f"{readme.END}\n\nrest\n")
-    assert "old" not in written
+    assert "\nold\n" not in written
     assert "| tiny | 1,234 | zb | **62.0** (61.0) | 50.0 (50.0) | 49.0 (50.0) | 50.0 (50.0) | 1.0 ± 0 |" in written
-    assert "on 0 of 1 data sets; behind somewhere on tiny" in written
-    assert "- Fewer seeds: peer on tiny (1).\n" in written
-    assert "Did not get through: slow on tiny (time-out), gone on tiny (not installed)." in written
+    assert "on 0 of 1 data sets (all but tiny):" in written
+    assert "- With fewer seeds: peer on tiny (1).\n" in written
+    assert "Did not finish: slow on tiny (time-out), gone on tiny (not installed)." in written
     assert "<svg" in (checkout / readme.PLOT).read_text()
     assert readme.main(["--check"], checkout) == 0
     assert readme.main([], checkout) == 0

@@ -51,7 +51,7 @@ def test_a_result_holds_what_was_measured_and_what_the_ranking_is_worth(arena):
     assert {name: line[name] for name in race.FIGURES} == pytest.approx({n: expected[n] for n in race.FIGURES})
     assert sum(part["contribution"] for part in line["bins"]) == pytest.approx(line["P@5"])
     assert [page.split()[:3] for page in arena.pages] == [["train", "0", "3"], ["predict", "0", "3"]]
-    assert not list((arena.out / race.WORK).iterdir())
+    assert not (arena.out / race.WORK).exists()
 
 
 def test_all_contestants_of_a_seed_run_before_the_next_seed(arena):
@@ -72,7 +72,7 @@ def test_a_time_out_is_not_waited_for_again_with_every_seed(arena):
     slow = arena.peer("slow", act="sleep")
     arena.race(slow, seeds=3, limit=0.5)
     assert [line["status"] for line in arena.heard] == ["time-out"] * 3
-    assert arena.heard[2]["why"] == "not run, as seed 0 was not done within the limit"
+    assert arena.heard[2]["why"] == "not run: seed 0 exceeded the time limit"
     assert len(arena.pages) == 1
     arena.race(slow, seeds=4, limit=0.6)  # which may be enough
     assert len(arena.pages) == 2
@@ -207,7 +207,7 @@ def test_k_is_deep_enough_for_filtered_pairs(tmp_path):
     made = stage(Dataset(Part(np.eye(3, 9), np.eye(3)), test, name="x"), "test", tmp_path)
     assert made.k == 7
     other = Dataset(Part(np.eye(3, 9), np.eye(3)), dataclasses.replace(test, X=np.eye(3) + 2), name="x")
-    with pytest.raises(ConfigError, match="another data set called 'x'"):
+    with pytest.raises(ConfigError, match="another data set named 'x'"):
         stage(other, "test", tmp_path)
 
 

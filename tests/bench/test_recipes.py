@@ -8,7 +8,7 @@ from benchmarks.peers import install
 from zipfel.bench.contestants import checkout, models, peers, read_recipe
 from zipfel.bench.race import validated
 from zipfel.errors import ConfigError, DataError
-from zipfel.tagger import MODELS, settings_of
+from zipfel.models.base import model_names, settings_of
 
 # Settings that an adapter hands on to its library as they are; the others stand in its source.
 HANDED_ON = {"sklearn": {"C"}, "floret": {"dim", "epoch", "lr"}, "napkinxc": set()}
@@ -18,7 +18,7 @@ PEERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", model_names())
 def test_models_have_recipes_with_known_settings(model):
     (contestant,) = models(model, checkout())
     for data in ("", *contestant.recipe.data):

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import normalize
 
-from zipfel.errors import ConfigError, DataError
+from zipfel.errors import DataError
 from zipfel.index import KINDS, build_index, load_index, recall
 from zipfel.index.exact import ExactIndex
 
@@ -255,8 +255,3 @@ def test_without_faiss_an_exact_index_takes_its_place(kind, index, monkeypatch, 
         assert found.state() == {}
     monkeypatch.undo()
     assert isinstance(load_index(kind, built.state(), VECTORS), ExactIndex)  # what was saved without faiss
-
-
-def test_an_unknown_kind_is_refused():
-    with pytest.raises(ConfigError, match="did you mean 'hnsw'"):
-        build_index("hsnw", VECTORS)

@@ -108,7 +108,7 @@ ROWS = [
     ("1e999:1", "expected a COLUMN id, found '1e999'"),
     ("nan:1", "expected a COLUMN id, found 'nan'"),
     ("0.5:1", "expected a COLUMN id, found '0.5'"),
-    ("1:3e38 1:3e38", "the values of a repeated COLUMN add up to more than float32 can hold"),
+    ("1:3e38 1:3e38", "the values of a repeated COLUMN sum to more than float32 can hold"),
 ]
 HEADERS = [
     ("", "empty"),
@@ -124,7 +124,7 @@ LONG = "9" * 3000  # many digits, but not more than Python turns into a number
 HUGE = "9" * 5000  # more than that
 PACKED = gzip.compress(b"1 3 4\n1 0:1\n")
 CUT_OFF = "broken gzip file: Compressed file ended before the end-of-stream marker was reached"
-WRONG_BYTE = "name the right one with --encoding (cp1252?)"
+WRONG_BYTE = "set the right one with --encoding (cp1252?)"
 METADATA = ': expected {"name": …, "propensity": {"A": …, "B": …}}; '
 BARE_LINES = "1 3 4\n1\n"
 
@@ -140,7 +140,7 @@ REPOSITORY_CASES = [
         ("1 3 4\n" + "x" * 1000 + " 0:1\n", f":2: expected a label id, found '{'x' * 39}…'"),
         ("3 3 4\n1 0:1\n", ":2: the file ends after 1 points; the header says 3"),
         ("3 3 4", ":1: the file ends after 0 points; the header says 3"),
-        ("1 3 4\n1 0:1\n\n\n2\n\n", ":5: a point too many; the header says 1 points"),
+        ("1 3 4\n1 0:1\n\n\n2\n\n", ":5: more points than expected; the header says 1"),
         ("999999999 999999999 999999999\n1 1:1\n", ":2: the file ends after 1 points; the header says 999999999"),
         ("1 3 99999999999\n1\n", ":1: the header says 99999999999 labels, outside 1..2147483647"),
         (f"1 {LONG} 3\n1 1:1\n", f":1: the header says {'9' * 39}… features, outside 1..2147483647"),
@@ -162,16 +162,16 @@ REPOSITORY_CASES = [
     (REPOSITORY | {"test.txt": "1 3 5\n1\n"}, "labels of test (5) differ from labels of train (4)"),
     (REPOSITORY | {"test.txt": "1 2 4\n1\n"}, "features of test (2) differ from features of train (3)"),
     (REPOSITORY | {"test.txt": "1 3 4\n1 0:1\n", "val.txt": "1 3 4\n1 0:1\n"},
-     "test and validation hold the same points; ..."),
+     "test and validation hold the same points, ..."),
     (REPOSITORY | {"labels.txt": "a\nb\nc\nd\n", "Y.txt": ""}, "holds both labels.txt and Y.txt; remove one"),
     (REPOSITORY | {"lbl_X_Xf.txt": "3 3\n\n\n\n"}, "rows of Z (3) differ from labels (4)"),
     (REPOSITORY | {"lbl_X_Xf.txt": "4 2\n\n\n\n\n"}, "columns of Z (2) differ from features (3)"),
     *cases(REPOSITORY, "test.txt", [("1 3 4\n1 x\n", ":2: expected feature:value, found 'x'")]),
-    *cases(REPOSITORY, "features.txt", [("a\n", ":1: holds 1 lines for 3 features")]),
+    *cases(REPOSITORY, "features.txt", [("a\n", ":1: holds 1 lines, expected 3 features")]),
     *cases(REPOSITORY, "labels.txt", [
-        ("a\nb\nc\n", ":3: holds 3 lines for 4 labels"),
-        ("a\nb\nc\nd\ne\nf\n", ":5: holds 6 lines for 4 labels"),
-        ("", ":1: holds 0 lines for 4 labels"),
+        ("a\nb\nc\n", ":3: holds 3 lines, expected 4 labels"),
+        ("a\nb\nc\nd\ne\nf\n", ":5: holds 6 lines, expected 4 labels"),
+        ("", ":1: holds 0 lines, expected 4 labels"),
         (b"a\nb\nc\xe9\nd\n", f":3: not utf-8: byte 0xe9; {WRONG_BYTE}"),
     ]),
     *cases(REPOSITORY, "lbl_X_Xf.txt", [
@@ -208,15 +208,15 @@ SPLIT_CASES = [
     (SPLIT | {"val_X_Xf.npy": npy(np.eye(3))}, "val_X_Y.txt is missing"),
     (SPLIT | {"trn_X_Xf.npy": npy(np.eye(3))}, "holds both trn_X_Xf.txt and trn_X_Xf.npy; remove one"),
     *cases(SPLIT, "trn_X_Y.txt", [
-        ("2 4\n\n1:1 0:-2\n", ":3: a label has the negative relevance -2"),
-        ("3 4\n\n\n\n", ":1: holds 3 points and trn_X_Xf.txt 2"),
+        ("2 4\n\n1:1 0:-2\n", ":3: a label has a negative relevance: -2"),
+        ("3 4\n\n\n\n", ":1: holds 3 points, but trn_X_Xf.txt holds 2"),
     ]),
     *cases(SPLIT, "trn_X_Xf.txt", [
         ("2 3\n1 2 3\n1 2\n", ":3: expected 3 numbers, found 2 in '1 2'"),
         ("2 3\n1 2 3 4\n1 2 3\n", ":2: expected 3 numbers, found 4 in '1 2 3 4'"),
         ("2 3\n1 2 3\n\n1 2 3\n", ":3: expected 3 numbers, found 0 in ''"),
         ("2 3\n1 2 3\n", ":2: the file ends after 1 points; the header says 2"),
-        ("2 3\n1 2 3\n1 2 3\n\n1 2 3\n", ":5: a point too many; the header says 2 points"),
+        ("2 3\n1 2 3\n1 2 3\n\n1 2 3\n", ":5: more points than expected; the header says 2"),
         ("2 3\n1 2 3\n0 x 3\n", ":3: expected a number, found 'x'"),
         ("2 3\n1 2 3\n0 true 3\n", ":3: expected a number, found 'true'"),
         ("2 3\n1 2 3\n0 null 3\n", ":3: expected a number, found 'null'"),
@@ -250,17 +250,17 @@ LF_CASES = [
     (LF | {"lbl.json": None}, "lbl.json is missing"),
     (LF | {"trn.json.gz": LF["trn.json"]}, "holds both trn.json and trn.json.gz; remove one"),
     (LF | {"tst.json": LF["trn.json"], "val.json": LF["trn.json"]},
-     "test and validation hold the same points; ..."),
+     "test and validation hold the same points, ..."),
     *cases(LF, "lbl.json", [
-        ("", ":1: empty: expected one JSON object a line"),
-        (LF["lbl.json"].replace('"b"', '"a"'), ":2: uid 'a' stands on line 1 already"),
+        ("", ":1: empty: expected one JSON object per line"),
+        (LF["lbl.json"].replace('"b"', '"a"'), ":2: uid 'a' is already on line 1"),
     ]),
     *cases(LF, "tst.json", [("{}\n", ":1: expected a 'uid' that is text or a number, found None")]),
     *cases(LF, "trn.json", [
-        ("\n\n", ":1: empty: expected one JSON object a line"),
+        ("\n\n", ":1: empty: expected one JSON object per line"),
         (point() + '{"uid": 2, "title": "x"', ":2: broken JSON: ... at column ..."),
         (point() + "\n" + point(uid=2), ":2: blank line; expected a JSON object"),
-        (point() + point(uid="1"), ":2: uid '1' stands on line 1 already"),
+        (point() + point(uid="1"), ":2: uid '1' is already on line 1"),
         ("[1]\n", ":1: expected a JSON object, found '[1]'"),
         ("[" * 3000 + "\n", ":1: broken JSON: ..."),
         ('{"uid": NaN}\n', ":1: broken JSON: ..."),
@@ -290,17 +290,17 @@ def csr(**changes):
     return npz(**{name: np.array(array) for name, array in (arrays | changes).items()})
 
 
-NOT_SPARSE = ": not a sparse matrix as scipy saves it: "
+NOT_SPARSE = ": not a sparse matrix saved by scipy: "
 NO_X = NPZ | {"X.trn.npz": None}
 NPZ_CASES = [
     (NO_X, "X.trn.npz (here or one folder deeper) or X.trn.txt is missing"),
     (NPZ | {"X.tst.npz": NPZ["X.trn.npz"]}, "Y.tst.npz: cannot be read: No such file or directory"),
-    (NPZ | {"Y.trn.npz": npz(csr_array(np.eye(3)))}, "X.trn.npz: holds 2 points and Y.trn.npz 3"),
+    (NPZ | {"Y.trn.npz": npz(csr_array(np.eye(3)))}, "X.trn.npz: holds 2 points, but Y.trn.npz holds 3"),
     (NO_X | {"X.trn.txt": "a\nb\n", "Y.tst.npz": NPZ["Y.trn.npz"], "X.tst.npz": NPZ["X.trn.npz"]},
-     "test and train must both have features, ..."),
-    *cases(NPZ, "output-items.txt", [("a\n", ":1: holds 1 lines for 2 labels")]),
+     "test and train must have the same kinds of input: features, texts or both"),
+    *cases(NPZ, "output-items.txt", [("a\n", ":1: holds 1 lines, expected 2 labels")]),
     *cases(NO_X, "X.trn.txt", [
-        ("a\n", ":1: holds 1 lines for 2 points of Y.trn.npz"),
+        ("a\n", ":1: holds 1 lines, expected 2 points of Y.trn.npz"),
         (b"a\n\xff\n", f":2: not utf-8: byte 0xff; {WRONG_BYTE}"),
     ]),
     *cases(NPZ, "Y.trn.npz", [
@@ -309,13 +309,13 @@ NPZ_CASES = [
         (NPZ["Y.trn.npz"][:-30], NOT_SPARSE + "..."),
         (npy(np.eye(2)), NOT_SPARSE + "..."),
         (npz(a=np.eye(2)), NOT_SPARSE + "..."),
-        (npz(csr_array(-np.eye(2))), ": a label has the negative relevance -1"),
+        (npz(csr_array(-np.eye(2))), ": a label has a negative relevance: -1"),
     ]),
     *cases(NPZ, "X.trn.npz", [
         (csr(data=[1e300, 1]), ": holds values that are not finite float32 numbers"),
         (csr(data=[1, np.nan]), ": holds values that are not finite float32 numbers"),
-        (csr(data=[1j, 1]), ": holds complex128 instead of numbers"),
-        (csr(data=["a", "b"]), ": holds <U1 instead of numbers"),
+        (csr(data=[1j, 1]), ": holds complex128 values instead of real numbers"),
+        (csr(data=["a", "b"]), ": holds <U1 values instead of real numbers"),
         (csr(indices=[0, 3]), NOT_SPARSE + "indices must be < 3"),
         (csr(indices=[0, -1]), NOT_SPARSE + "indices must be >= 0"),
         (csr(indptr=[0, 2, 1]), NOT_SPARSE + "..."),
@@ -329,22 +329,22 @@ NPZ_CASES = [
     ]),
 ]  # fmt: skip
 
-NO_PARQUET = ": not a Parquet file, or a broken one: ..."
+NO_PARQUET = ": not a Parquet file, or damaged: ..."
 TABLE_CASES = [
     (CSV | {"train.csv.gz": CSV["train.csv"]}, "holds both train.csv and train.csv.gz; remove one"),
     (CSV | {"test.csv": "text,labels\nx,y\n", "dev.csv": "text,labels\nx,y\n"},
-     "test and validation hold the same points; ..."),
+     "test and validation hold the same points, ..."),
     *cases({}, "train.csv", [
-        ("", ":1: empty: expected a line with the names of the columns"),
-        ("\n\n", ":1: empty: expected a line with the names of the columns"),
+        ("", ":1: empty: expected a line with the column names"),
+        ("\n\n", ":1: empty: expected a line with the column names"),
         ("text,labels\n", ":1: holds no rows"),
-        ("text,labels\nx,\n", ":1: column 'labels' holds no label at all"),
-        ("a,labels\nx,y\n", ":1: name the text columns with --text (found: a, labels)"),
-        ("text,b\nx,y\n", ":1: name the label column with --labels (found: text, b)"),
-        ('"te\nxt",b\nx,y\n', ":1: name the label column with --labels (found: te\\nxt, b)"),
+        ("text,labels\nx,\n", ":1: column 'labels' holds no labels"),
+        ("a,labels\nx,y\n", ":1: no text column found; set it with --text (columns: a, labels)"),
+        ("text,b\nx,y\n", ":1: no label column found; set it with --labels (columns: text, b)"),
+        ('"te\nxt",b\nx,y\n', ":1: no label column found; set it with --labels (columns: te\\nxt, b)"),
         (",".join("abcdefghijklmnopqrstuvwxyz"),
-         ":1: name the label column with --labels (found: a, b, c, d, e, f, g, h, i, j, k, l, …)"),
-        ("text,labels,text\nx,y,z\n", ":1: 2 columns are called 'text'"),
+         ":1: no label column found; set it with --labels (columns: a, b, c, d, e, f, g, h, i, j, k, l, …)"),
+        ("text,labels,text\nx,y,z\n", ":1: 2 columns are called 'text'; rename them"),
         ("text,labels\nx,y\n\n'z\n", ":4: expected 2 cells, found 1"),
         ("text,labels\nx,y,z\n", ":2: expected 2 cells, found 3"),
         ('text,labels\nx,y\n"a\nb",y\n"z,y\nx,y\n', ":5: broken CSV: unexpected end of data (the row starts here)"),
@@ -353,29 +353,29 @@ TABLE_CASES = [
         ("text,labels\nä,b\n".encode() + b"n\xe9,c\n", f":3: not utf-8: byte 0xe9; {WRONG_BYTE}"),
         ("text,labels\na,b\n".encode("utf-16"), f":1: not utf-8: byte 0xff; {WRONG_BYTE.replace('cp1252', 'utf-16')}"),
         (b"text,labels\n" + b"a,b\n" * 50_000 + b"\xff,y\n", f":50002: not utf-8: byte 0xff; {WRONG_BYTE}"),
-        (b"text,labels\nx,y\n\xc3", f":3: not utf-8: ends within a character; {WRONG_BYTE}"),
-        ("uid,text,labels\n1,x,a\n2,x,a\n1,x,a\n", ":4: uid '1' stands in line 2 already"),
+        (b"text,labels\nx,y\n\xc3", f":3: not utf-8: the file ends within a character; {WRONG_BYTE}"),
+        ("uid,text,labels\n1,x,a\n2,x,a\n1,x,a\n", ":4: uid '1' is already in line 2"),
         ("text,labels\nx,\"[['a'], {}]\"\n", ":2: expected text, found list \"['a']\""),
-        (f"text,labels\nx,[{'123' * 7}]\n", ":2: the number 1.23123e+20 is too large to be a name; write it as text"),
+        (f"text,labels\nx,[{'123' * 7}]\n", ":2: the number 1.23123e+20 is too large for a name; write it as text"),
         (gzip.compress(CSV["train.csv"].encode())[:-4], f": {CUT_OFF}"),
     ]),
     *cases(CSV, "test.csv", [
-        ("text,tags\nx,y\n", ":1: no column 'labels' (found: text, tags)"),
-        ("texts,labels\nx,y\n", ":1: no column 'text'; did you mean 'texts'? (found: texts, labels)"),
+        ("text,tags\nx,y\n", ":1: no column 'labels' (columns: text, tags)"),
+        ("texts,labels\nx,y\n", ":1: no column 'text'; did you mean 'texts'? (columns: texts, labels)"),
     ]),
     *cases(CSV, "labels.csv", [
-        ("label,text\na,A\na,B\n", ":3: label 'a' stands there twice"),
-        ("label,text\n ,A\n", ":2: a label without a name"),
+        ("label,text\na,A\na,B\n", ":3: label 'a' is repeated"),
+        ("label,text\n ,A\n", ":2: the name of the label is empty"),
         ("label,text\na\n", ":2: expected 2 cells, found 1"),
-        ("", ":1: empty: expected a line with the names of the columns"),
+        ("", ":1: empty: expected a line with the column names"),
     ]),
     *cases(CSV, "labels.jsonl", [('{"label": ["a"]}\n', ":1: expected text, found list \"['a']\"")]),
     *cases({}, "train.jsonl", [
-        ("", ":1: empty: expected one JSON object a line"),
+        ("", ":1: empty: expected one JSON object per line"),
         ("1\n", ":1: expected a JSON object, found '1'"),
-        ("{}\n", ":1: name the label column with --labels (found: )"),
+        ("{}\n", ":1: no label column found; set it with --labels (columns: )"),
         (JSONL["train.jsonl"] + "{", ":3: broken JSON: ..."),
-        (JSONL["train.jsonl"] + '{"text": "x"}', ":3: no 'labels' here (found: text)"),
+        (JSONL["train.jsonl"] + '{"text": "x"}', ":3: no key 'labels' (keys: text)"),
         (JSONL["train.jsonl"] + '{"text": [], "labels": []}', ":3: expected text, found list '[]'"),
         (JSONL["train.jsonl"] + '{"text": "", "labels": [{}]}', ":3: expected text, found dict '{}'"),
         ('{"text": "", "labels": "a", "uid": {}}', ":1: expected text, found dict '{}'"),
@@ -386,9 +386,9 @@ TABLE_CASES = [
         ("hello", NO_PARQUET),
         (PARQUET["train.parquet"][:-50], NO_PARQUET),
         (parquet(text=[], labels=[]), ": holds no rows"),
-        (parquet(text=["x"], other=["y"]), ": name the label column with --labels (found: text, other)"),
+        (parquet(text=["x"], other=["y"]), ": no label column found; set it with --labels (columns: text, other)"),
         (parquet(text=["x", b"y"], labels=["a", "b"]), ": row 0: expected text, found bytes \"b'x'\""),
-        (parquet(text=["x", "y"], labels=["a", "b"], uid=[1, 1]), ": row 1: uid '1' stands in row 0 already"),
+        (parquet(text=["x", "y"], labels=["a", "b"], uid=[1, 1]), ": row 1: uid '1' is already in row 0"),
     ]),
 ]  # fmt: skip
 
@@ -400,7 +400,7 @@ BAD = [
     *TABLE_CASES,
     ({}, "no data set here: expected ...; found nothing"),
     ({"a.txt": "", "b": ""}, "no data set here: expected ...; found a.txt, b"),
-    (CSV | REPOSITORY, "holds more than one format: repository, csv; name one of them as the format"),
+    (CSV | REPOSITORY, "holds more than one format: repository, csv; choose one with format= (--from)"),
 ]
 
 
@@ -508,25 +508,25 @@ def test_a_disk_that_fails_half_way(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "settings", "expected"),
     [
-        (CSV, {"labels": "label"}, "train.csv:1: no column 'label'; did you mean 'labels'? (found: text, labels)"),
-        (CSV, {"text": ("zzz",)}, "train.csv:1: no column 'zzz' (found: text, labels)"),
-        (CSV, {"text": ("text", "a\nb")}, "train.csv:1: no column 'a\\nb' (found: text, labels)"),
-        (PARQUET, {"text": ("zzz",)}, "train.parquet: no column 'zzz' (found: text, labels)"),
-        (CSV, {"encoding": "klingon"}, "unknown encoding 'klingon'; utf-8, cp1252, latin-1 and utf-16 are some"),
-        (CSV, {"encoding": "base64"}, "unknown encoding 'base64'; utf-8, cp1252, latin-1 and utf-16 are some"),
-        (CSV, {"encoding": "undefined"}, "unknown encoding 'undefined'; utf-8, cp1252, latin-1 and utf-16 are some"),
-        (CSV, {"encoding": "nul\0"}, "unknown encoding 'nul\\x00'; utf-8, cp1252, latin-1 and utf-16 are some"),
+        (CSV, {"labels": "label"}, "train.csv:1: no column 'label'; did you mean 'labels'? (columns: text, labels)"),
+        (CSV, {"text": ("zzz",)}, "train.csv:1: no column 'zzz' (columns: text, labels)"),
+        (CSV, {"text": ("text", "a\nb")}, "train.csv:1: no column 'a\\nb' (columns: text, labels)"),
+        (PARQUET, {"text": ("zzz",)}, "train.parquet: no column 'zzz' (columns: text, labels)"),
+        (CSV, {"encoding": "klingon"}, "unknown encoding 'klingon'; try utf-8, cp1252, latin-1 or utf-16"),
+        (CSV, {"encoding": "base64"}, "unknown encoding 'base64'; try utf-8, cp1252, latin-1 or utf-16"),
+        (CSV, {"encoding": "undefined"}, "unknown encoding 'undefined'; try utf-8, cp1252, latin-1 or utf-16"),
+        (CSV, {"encoding": "nul\0"}, "unknown encoding 'nul\\x00'; try utf-8, cp1252, latin-1 or utf-16"),
         (CSV, {"encoding": "utf-16"},
-         "train.csv:1: not utf-16: UTF-16 stream does not start with BOM; name the right one with --encoding"),
+         "train.csv:1: not utf-16: UTF-16 stream does not start with BOM; set the right one with --encoding"),
         ({"train.csv": "text,labels\nx,\x81\n".encode("latin-1")}, {"encoding": "cp1252"},
-         "train.csv:2: not cp1252: byte 0x81; name the right one with --encoding"),
+         "train.csv:2: not cp1252: byte 0x81; set the right one with --encoding"),
         ({"train.csv": "text,labels\nx,ä\ny,b\n".encode("utf-16") + b"\x00\xdc\x00\xdc"}, {"encoding": "utf-16"},
-         "train.csv:4: not utf-16: byte 0x00; name the right one with --encoding"),
+         "train.csv:4: not utf-16: byte 0x00; set the right one with --encoding"),
         ({"train.csv": "text,labels\nx,ä\n".encode("utf-16") + b"x"}, {"encoding": "utf-16"},
-         "train.csv:3: not utf-16: ends within a character; name the right one with --encoding"),
-        (LF, {"encoding": "cp1252"}, "JSON is always utf-8, not cp1252"),
+         "train.csv:3: not utf-16: the file ends within a character; set the right one with --encoding"),
+        (LF, {"encoding": "cp1252"}, "JSON is always utf-8, not cp1252; leave the encoding unset"),
         (REPOSITORY | {"labels.txt": "a\nb\nc\n\x81\n".encode("latin-1")}, {"encoding": "cp1252"},
-         "labels.txt:4: not cp1252: byte 0x81; name the right one with --encoding"),
+         "labels.txt:4: not cp1252: byte 0x81; set the right one with --encoding"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_fit(tmp_path, content, settings, expected):
@@ -549,7 +549,7 @@ def test_label_table_that_is_missing(tmp_path):
     for name in ("no.csv", "no.parquet"):
         with pytest.raises(DataError, match=rf"^{name}: .*No such file"):
             zipfel.read(folder, TableSettings(label_texts=name))
-    with pytest.raises(DataError, match=r"^no\.txt: not a table; the known endings are \.csv"):
+    with pytest.raises(DataError, match=r"^no\.txt: not a table; expected the ending \.csv"):
         zipfel.read(folder, TableSettings(label_texts="no.txt"))
 
 
@@ -570,11 +570,11 @@ def test_a_format_that_does_not_exist(tmp_path):
         ({"text": ["x"], "labels": [np.zeros((2, 2))]}, "data frame: row 0: expected text, found ndarray '[0. 0.]'"),
         ({"text": ["x"], "labels": [{"a"}]}, "data frame: row 0: expected text, found set \"{'a'}\""),
         ({"text": ["x"], "labels": [pandas.Timestamp(0)]}, "data frame: row 0: expected text, found Timestamp ..."),
-        ({"text": ["x"], "labels": [1e20]}, "data frame: row 0: the number 1e+20 is too large to be a name; ..."),
+        ({"text": ["x"], "labels": [1e20]}, "data frame: row 0: the number 1e+20 is too large for a name; ..."),
         ({"text": [], "labels": []}, "data frame: holds no rows"),
-        ({"text": ["x"], "labels": [None]}, "data frame: column 'labels' holds no label at all"),
-        ({"uid": [1, 1], "text": ["x", "x"], "labels": "x"}, "data frame: row 1: uid '1' stands in row 0 already"),
-        ({"a": ["x"]}, "data frame: name the label column with --labels (found: a)"),
+        ({"text": ["x"], "labels": [None]}, "data frame: column 'labels' holds no labels"),
+        ({"uid": [1, 1], "text": ["x", "x"], "labels": "x"}, "data frame: row 1: uid '1' is already in row 0"),
+        ({"a": ["x"]}, "data frame: no label column found; set it with --labels (columns: a)"),
     ],
 )  # fmt: skip
 def test_frames(frame, expected):
@@ -585,14 +585,14 @@ def test_frames(frame, expected):
 
 def test_frame_with_two_columns_of_one_name():
     frame = pandas.DataFrame([["x", "y", "z"]], columns=["text", "text", "labels"])
-    with pytest.raises(DataError, match="data frame: 2 columns are called 'text'"):
+    with pytest.raises(DataError, match="data frame: 2 columns are called 'text'; rename them"):
         zipfel.read(frame)
 
 
 def test_many_columns_take_no_time(tmp_path):
     header = ",".join(f"c{i}" for i in range(100_000))
     message = complaint(made(tmp_path / "sample", {"train.csv": header + "\n"}))
-    assert message.startswith("train.csv:1: name the label column")
+    assert message.startswith("train.csv:1: no label column found")
 
 
 # Writing
@@ -606,7 +606,7 @@ def left_over(folder):
 def test_a_target_that_exists_is_left_alone(tmp_path, name):
     dataset = texts_dataset() if FORMATS[name].holds == "texts" else features_dataset()
     folder = made(tmp_path / "out", {"mine": "x"})
-    with pytest.raises(DataError, match="out: exists already; remove it or name another place"):
+    with pytest.raises(DataError, match="out: exists already; remove it or choose another path"):
         zipfel.write(dataset, folder, name)
     with pytest.raises(DataError, match="mine: exists already"):
         zipfel.write(dataset, folder / "mine", name)
@@ -693,18 +693,18 @@ SURROGATE = {"title": ["x", "\ud800"]}  # half of a pair, which no encoding writ
 @pytest.mark.parametrize(
     ("formats", "dataset", "expected"),
     [
-        (FEATURES, named(["a", "b\nc"]), "name 1 holds a line break and cannot stand on one line: 'b\\nc'"),
-        (FEATURES, named(["a\r", "b"]), "name 0 holds a line break and cannot stand on one line: 'a\\r'"),
-        (("lf", *TABLES), named(["a", "a"]), "label name 'a' stands there 2 times; this format holds each once"),
-        (("lf", *TABLES), named(uids=["1", "1"]), "train: uid '1' stands there 2 times; this format holds each once"),
-        (TABLES, named(["a", ""]), "label name '' is empty or has blanks at its ends, which a table does not keep"),
-        (TABLES, named(["a", "b "]), "label name 'b ' is empty or has blanks at its ends, which a table does not keep"),
-        (TABLES, named(texts={"labels": ["x", "y"]}), "texts called 'uid' or 'labels' cannot stand in a table"),
+        (FEATURES, named(["a", "b\nc"]), "name 1 has a line break, which this format cannot hold: 'b\\nc'"),
+        (FEATURES, named(["a\r", "b"]), "name 0 has a line break, which this format cannot hold: 'a\\r'"),
+        (("lf", *TABLES), named(["a", "a"]), "label name 'a' occurs 2 times; this format needs unique ones"),
+        (("lf", *TABLES), named(uids=["1", "1"]), "train: uid '1' occurs 2 times; this format needs unique ones"),
+        (TABLES, named(["a", ""]), "label name '' is empty or has outer blanks, which a table does not keep"),
+        (TABLES, named(["a", "b "]), "label name 'b ' is empty or has outer blanks, which a table does not keep"),
+        (TABLES, named(texts={"labels": ["x", "y"]}), "a table has columns 'uid' and 'labels' of its own"),
         (("lf", "jsonl"), named(texts=SURROGATE), "cannot be written as JSON: str is not valid UTF-8"),
         (("csv", "tsv", "parquet"), named(texts=SURROGATE), "cannot be written: 'utf-8' codec can't encode"),
         (FEATURES, named(["a", "\ud800"]), "cannot be written: 'utf-8' codec can't encode"),
-        (("lf", *TABLES), features_dataset(), "sample has features and no texts; this format holds texts"),
-        (FEATURES, texts_dataset(), "sample has texts and no features"),
+        (("lf", *TABLES), features_dataset(), "sample has features but no texts, which this format needs"),
+        (FEATURES, texts_dataset(), "sample has texts but no features"),
     ],
 )  # fmt: skip
 def test_what_a_format_cannot_hold(tmp_path, formats, dataset, expected):

@@ -88,14 +88,14 @@ def test_any_kind_of_matrix_will_do(kind):
 def test_values_that_are_no_finite_numbers_are_refused_with_their_row(name, value):
     matrices = {"X": np.eye(3), "Y": np.eye(3)}
     matrices[name][[1, 2], 0] = value
-    with pytest.raises(DataError, match=f"^{name} has a value that is not a finite float32 number in row 1$"):
+    with pytest.raises(DataError, match=f"^row 1 of {name} has a value that is not a finite float32 number$"):
         Part(**matrices)
 
 
 def test_odd_labels_are_refused():
     with pytest.raises(DataError, match="Y has a negative value in row 1"):
         Part(csr_array([[1, 1], [-1, 1]]))
-    with pytest.raises(DataError, match=r"Y must have rows and columns; found shape \(3,\)"):
+    with pytest.raises(DataError, match=r"Y must be a matrix of rows and columns; found shape \(3,\)"):
         Part(csr_array([1, 0, 1]))
 
 
@@ -124,9 +124,10 @@ def test_parts_that_do_not_fit_together_are_refused(change, problem):
         ({"test": Part(csr_array((1, 4)), csr_array((1, 4)))}, "labels of test (4) differ from labels of train (3)"),
         ({"validation": Part(csr_array((1, 3)), csr_array((1, 5)))},
          "features of validation (5) differ from features of train (4)"),
-        ({"test": Part(csr_array((1, 3)))}, "test and train must both have features, and both have texts, or neither"),
+        ({"test": Part(csr_array((1, 3)))},
+         "test and train must have the same kinds of input: features, texts or both"),
         ({"test": Part(csr_array((1, 3)), csr_array((1, 4)), texts={"title": ["a"]})},
-         "test and train must both have features, and both have texts, or neither"),
+         "test and train must have the same kinds of input: features, texts or both"),
         ({"Z": csr_array((2, 4))}, "rows of Z (2) differ from labels (3)"),
         ({"Z": csr_array((3, 5))}, "columns of Z (5) differ from features (4)"),
         ({"label_names": ["a"]}, "label names (1) differ from labels (3)"),

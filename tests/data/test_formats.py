@@ -81,7 +81,7 @@ def test_repository_folder(tmp_path):
     assert dense(dataset.Z) == [[1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0.5]]
     assert dataset.label_names == ["a", "b", "c d"]
     assert dataset.feature_names == ["w", "x", "y", "z"]
-    assert dataset.notes == ("train: 1 labels of points left out by filter_labels_train.txt",)
+    assert dataset.notes == ("train: 1 labels of points dropped by filter_labels_train.txt",)
     assert dataset.train.X.dtype == dataset.train.Y.dtype == np.float32
 
 
@@ -130,7 +130,7 @@ def test_what_repeats_in_a_row_is_merged_and_counted(tmp_path):
     assert read_line(tmp_path, "1,1,2,1 3:1 3:0.5 4:1 4:-1") == (
         [1, 2],
         {3: 1.5},
-        ("one.txt: 2 labels repeated in a row, merged", "one.txt: 2 features repeated in a row, added up"),
+        ("one.txt: 2 labels repeated in a row, merged", "one.txt: 2 features repeated in a row, summed"),
     )
 
 
@@ -375,7 +375,7 @@ def test_split_folder(tmp_path):
     assert dense(dataset.Z) == [[0, 0, 1], [0, 0, 0]]
     assert dataset.label_names == ["a", "b"]
     assert dataset.feature_names == ["x", "y", "z"]
-    assert dataset.notes == ("train: 1 labels of points left out by filter_labels_train.txt",)
+    assert dataset.notes == ("train: 1 labels of points dropped by filter_labels_train.txt",)
 
 
 def test_split_labels_may_have_any_positive_relevance_and_repeat(tmp_path):
@@ -461,7 +461,7 @@ def test_lf_folder(tmp_path):
     assert dataset.test.texts == {"title": ["t"], "content": [""]}
     assert dense(dataset.test.Y) == [[1, 0]]
     assert dataset.validation.texts == {"title": [""], "content": ["v"]}
-    assert dataset.notes == ("train: 1 labels of points left out by filter_labels_train.txt",)
+    assert dataset.notes == ("train: 1 labels of points dropped by filter_labels_train.txt",)
 
 
 def test_lf_with_titles_only_has_no_content(tmp_path):
@@ -543,7 +543,7 @@ def test_npz_entries_that_repeat_are_added_up_and_counted(tmp_path, form):
     assert dense(dataset.train.X) == [[0, 2], [1, 0]]
     assert dataset.notes == (
         "Y.trn.npz: 1 labels repeated in a row, merged",
-        "X.trn.npz: 1 features repeated in a row, added up",
+        "X.trn.npz: 1 features repeated in a row, summed",
     )
 
 
@@ -626,7 +626,7 @@ def test_text_columns_come_in_the_order_of_their_names_or_as_named(tmp_path):
 def test_a_note_where_a_separator_seems_forgotten(tmp_path):
     dataset = zipfel.read(csv_of(tmp_path, CSV))
     assert dataset.label_names == ["a;b", "b;b; c"]
-    assert "name it as separator" in dataset.notes[0]
+    assert "set it with --sep" in dataset.notes[0]
     assert zipfel.read(csv_of(tmp_path, CSV), TableSettings(sep=":")).notes == ()
 
 
@@ -683,7 +683,7 @@ def test_parquet_of_many_rows(tmp_path):
 
 def test_parquet_without_pyarrow(tmp_path, monkeypatch):
     path = csv_of(tmp_path, b"", "t.parquet")
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingDependencyError, match=r"^reading Parquet needs pyarrow: pip install 'zipfel\[tables\]'"):
         zipfel.read(path)
     with pytest.raises(MissingDependencyError, match="writing Parquet needs pyarrow"):
@@ -734,7 +734,7 @@ def test_label_table_with_labels_that_train_does_not_have_and_the_other_way_roun
     assert dense(dataset.train.Y) == [[1, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 1]]
     assert dataset.notes == (
         "train.csv: 1 labels repeated in a row, merged",
-        "1 labels have no text in the table of labels",
+        "1 labels are not in the table of label texts",
     )
 
 
@@ -764,7 +764,7 @@ def test_a_named_format_wins_where_a_folder_holds_several(tmp_path):
     assert zipfel.read(tmp_path, SEMICOLON, format="csv").label_names == ["a", "b", "c"]
     assert zipfel.read(tmp_path, format="jsonl").label_names == ["j"]
     assert zipfel.read(tmp_path, format="repository").sizes == (3, 4, 3)
-    with pytest.raises(DataError, match="holds more than one format: repository, csv, jsonl; name one"):
+    with pytest.raises(DataError, match="holds more than one format: repository, csv, jsonl; choose one"):
         zipfel.read(tmp_path)
 
 
@@ -1001,7 +1001,7 @@ def test_a_list_is_a_list_with_a_separator_too(tmp_path):
 
 def test_the_note_on_separators_shows_a_label_that_holds_one(tmp_path):
     (tmp_path / "t.csv").write_text("text,labels\nx,a\ny,b;c\nz,d;e\n")
-    assert "most labels hold ';', as in 'b;c'" in zipfel.read(tmp_path / "t.csv").notes[0]
+    assert "most labels contain ';', as in 'b;c'" in zipfel.read(tmp_path / "t.csv").notes[0]
 
 
 def test_endings_may_be_capitals(tmp_path):

@@ -89,7 +89,7 @@ def test_a_pinned_split():
 
 @pytest.mark.parametrize("share", [0, 1, -0.5, 1.5, float("nan")])
 def test_a_share_that_is_none_is_refused(share):
-    with pytest.raises(ConfigError, match=f"between 0 and 1; found {share}"):
+    with pytest.raises(ConfigError, match=f"share to hold out must be above 0 and below 1; found {share}"):
         split_rows(part_of([1, 2]), share, 0)
 
 
@@ -102,7 +102,9 @@ def test_a_seed_out_of_range_is_refused(seed):
 @pytest.mark.parametrize("contents", [[], [1], [1, 1, 1]])
 def test_too_few_points_are_an_error(contents):
     different = len(set(contents))
-    with pytest.raises(DataError, match=f"{len(contents)} points, {different} of them different, are too few"):
+    with pytest.raises(
+        DataError, match=f"holding out needs 2 distinct points; found {len(contents)} points, {different} distinct"
+    ):
         split_rows(part_of(contents), 0.5, 0)
 
 
@@ -129,7 +131,7 @@ def test_holding_out_moves_rows_with_all_that_belongs_to_them():
     again = hold_out(split, 0.3, seed=5, into="test")
     assert [len(part) for part in again.parts.values()] == [15, 6, 9]
     for into in ("train", "test", "validation"):
-        with pytest.raises(DataError, match=f"whole has a {into} part already"):
+        with pytest.raises(DataError, match=f"whole already has a {into} part"):
             hold_out(again, 0.3, into=into)
     assert len(dataset.train) == 30
 
@@ -156,8 +158,8 @@ def test_rare_labels_are_left_out_by_their_points_in_train():
     assert fewest.label_texts == {"title": list("AC")}
     assert fewest.train.Y.toarray().tolist() == [[1, 1], [1, 0], [1, 1]]
     assert fewest.test.Y.toarray().tolist() == [[1, 1], [0, 0]]  # a point that has lost all its labels stays
-    assert fewest.notes == ("2 labels with fewer than 2 points in train left out",)
-    with pytest.raises(DataError, match="no label has 4 points in train; the most frequent has 3"):
+    assert fewest.notes == ("2 labels with fewer than 2 points in train dropped",)
+    with pytest.raises(DataError, match="no label has at least 4 points in train; the most frequent has 3"):
         with_min_label_count(dataset, 4)
     with pytest.raises(DataError, match="the most frequent has 0"):
         with_min_label_count(Dataset(Part(csr_array((2, 0)))), 1)

@@ -316,7 +316,7 @@ def test_a_larger_weight_means_more(sublinear):
 
 
 def test_a_weight_of_an_unknown_field_is_refused():
-    with pytest.raises(ConfigError, match="field_weights names 'titel', and the texts have title, content"):
+    with pytest.raises(ConfigError, match="field_weights names 'titel'; the text fields are title, content"):
         two_fields({"titel": 2})
     labels = {"description": ["sweet"]}
     made = TextFeatures.fit(["pie"], labels, TextSettings(min_count=1, field_weights={"description": 2}))
@@ -326,10 +326,10 @@ def test_a_weight_of_an_unknown_field_is_refused():
 @pytest.mark.parametrize(
     ("texts", "problem"),
     [
-        ("one text", "expected a list of texts, found one text"),
-        (["a", None], "row 1 of 'text' must be text; found NoneType"),
+        ("one text", "expected a list of texts; found a single text"),
+        (["a", None], "row 1 must be text; found NoneType"),
         ({"title": ["a"], "content": [b"a"]}, "row 0 of 'content' must be text; found bytes"),
-        ({"title": ["a"], "content": []}, "0 texts of 'content' and 1 of 'title' must be as many"),
+        ({"title": ["a"], "content": []}, "text fields differ in length: 0 of 'content', 1 of 'title'"),
     ],
 )
 def test_what_is_not_a_list_of_texts_is_refused(texts, problem):
@@ -342,7 +342,7 @@ def test_what_is_not_a_list_of_texts_is_refused(texts, problem):
 
 @pytest.mark.parametrize("texts", [[], [""], ["a", "b"]])
 def test_nothing_to_learn_from_is_an_error(texts):
-    with pytest.raises(DataError, match=r"none of \d terms occurs in 2 of \d texts \(min_count\)"):
+    with pytest.raises(DataError, match=r"none of \d terms is in 2 of \d texts; lower min_count"):
         TextFeatures.fit(texts)
 
 
@@ -456,7 +456,7 @@ def test_numbers_are_weighted_as_worked_by_hand():
     expected = [first / np.sqrt(first @ first), [0, 0, 1], [0, 0, 0]]
     np.testing.assert_allclose(weigher.transform(X).toarray(), expected, rtol=1e-6)
     np.testing.assert_array_equal(X.toarray(), [[2, 0, 1], [0, 0, 3], [0, 0, 0]])  # and X is as it was
-    with pytest.raises(DataError, match="rows have 2 features, and tf-idf was fitted on 3"):
+    with pytest.raises(DataError, match="rows have 2 features, but tf-idf was fitted on 3"):
         weigher.transform(csr_array([[1.0, 2.0]]))
 
 

@@ -74,7 +74,7 @@ def test_info_shows_sizes_labels_and_plot(zipfel_command, repository):
     assert err == ""
     rows = figures(out)
     assert rows["points"] == ["3", "2"]
-    assert rows["labels a point"] == ["1.0", "1.5"]
+    assert rows["labels per point"] == ["1.0", "1.5"]
     assert rows["points without labels"] == ["1", "0"]
     assert rows["features"] == ["4"]
     assert rows["labels"] == ["3"]
@@ -85,7 +85,7 @@ def test_info_shows_sizes_labels_and_plot(zipfel_command, repository):
 
 def test_info_counts_test_points_that_train_has(zipfel_command, repository):
     (repository / "test.txt").write_text("2 4 3\n0,1 2:1\n2 1:1\n")
-    assert figures(zipfel_command("data", "info", repository).out)["points that train has too"] == ["1"]
+    assert figures(zipfel_command("data", "info", repository).out)["points also in train"] == ["1"]
 
 
 def test_info_on_a_table_with_named_columns(zipfel_command, tickets):
@@ -97,7 +97,7 @@ def test_info_on_a_table_with_named_columns(zipfel_command, tickets):
     rows = figures(out)
     assert [int(n) for n in rows["points"]] == [25, 6]
     assert "no test file: 6 points held out of train (seed 0)" in err
-    assert "left out" in err  # the label "selten" has one point
+    assert "dropped" in err  # the label "selten" has one point
     assert rows["labels"] == ["3"]
     assert "drucker: Drucker und Scanner" in out
 
@@ -207,10 +207,10 @@ def test_evaluate_leaves_filtered_pairs_out(zipfel_command, repository, tmp_path
         (["data", "info", "nowhere"], "nowhere: no such file or folder"),
         (["data", "info", "."], "no data set here"),
         (["data", "convert", "tiny", "out", "--to", "cvs"], "unknown format 'cvs'; did you mean 'csv'?"),
-        (["data", "convert", "tiny", "out", "--to", "lf"], "tiny has features and no texts"),
+        (["data", "convert", "tiny", "out", "--to", "lf"], "tiny has features but no texts"),
         (["data", "convert", "tiny", "tiny", "--to", "npz"], "tiny: exists already"),
         (["data", "get", "icd10"], "unknown data set 'icd10'; did you mean 'icd10cm'?"),
-        (["data", "split", "tiny", "out", "--validation", "2"], "must lie between 0 and 1"),
+        (["data", "split", "tiny", "out", "--validation", "2"], "must be above 0 and below 1"),
         (["data", "info", "tiny", "--holdout", "nonsense"], "--holdout"),
         (["data", "info", "tickets.csv", "--labels", "tgs", "--encoding", "cp1252"], "no column 'tgs'; did you mean"),
         (["data", "info", "tickets.csv", "--labels", "tags"], "tickets.csv:2: not utf-8"),
@@ -253,7 +253,7 @@ def test_sigterm_leaves_nothing_half_written(tmp_path):
 
 def test_options_without_effect_are_told(zipfel_command, repository, tickets, tmp_path):
     outcome = zipfel_command("data", "convert", repository, tmp_path / "a", "--to", "npz", "--ngrams", "2")
-    assert "note: settings for text have no effect" in outcome.err
+    assert "note: text settings have no effect" in outcome.err
     words = ["--labels", "tags", "--encoding", "cp1252", "--to", "lf", "--tfidf"]
     assert "--tfidf has no effect" in zipfel_command("data", "convert", tickets, tmp_path / "b", *words).err
 
@@ -265,7 +265,7 @@ def test_a_bug_is_told_without_a_stack_trace(zipfel_command, repository, monkeyp
     monkeypatch.setattr("zipfel.cli.data.read", broken)
     code, _, err = zipfel_command("data", "info", repository)
     assert code == 1
-    assert "error in zipfel itself: RuntimeError: oops" in err
+    assert "internal error in zipfel: RuntimeError: oops" in err
     assert "Traceback" not in err
 
 

@@ -63,10 +63,10 @@ def test_models_and_peers_side_by_side(zipfel_command, words, tmp_path):
     ("words", "problem"),
     [
         (["--models", "glass"], "unknown model 'glass'; did you mean 'glas'?"),
-        (["--models", "none", "--peers", "none"], "nobody takes part"),
+        (["--models", "none", "--peers", "none"], "nothing to run"),
         (["--seeds", "0"], "seeds must be at least 1"),
-        (["--report-only"], "holds no results"),
-        ([], "nowhere: is not there"),
+        (["--report-only"], "has no results"),
+        ([], "nowhere: no such file or folder"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(zipfel_command, tmp_path, words, problem):

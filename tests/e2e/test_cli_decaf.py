@@ -7,8 +7,8 @@ import pytest
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL = ["--model", "decaf"]
-for word in ("dimension=16", "epochs=4", "first_epochs=4", "steps=1", "rate=0.03", "first_rate=0.03", "batch=32",
-             "drop=0.1"):  # fmt: skip
+for word in ("dimension=16", "epochs=4", "module1_epochs=4", "min_steps=1", "learning_rate=0.03",
+             "module1_learning_rate=0.03", "batch_size=32", "dropout=0.1"):  # fmt: skip
     SMALL += ["--set", word]
 
 

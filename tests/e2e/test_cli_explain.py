@@ -12,7 +12,7 @@ from zipfel import Tagger
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    settings = {"dimension": 16, "epochs": 20, "steps": 1, "rate": 0.03}
+    settings = {"dimension": 16, "epochs": 20, "min_steps": 1, "learning_rate": 0.03}
     tagger = Tagger("glas", settings=settings, text={"min_count": 1}, validation=0, device="cpu")
     texts = ["red apple", "green apple", "fast [car]", "slow car"]
     tagger.fit(texts, [["[b]fruit"], ["[b]fruit"], ["car"], ["car"]])
@@ -42,10 +42,10 @@ def test_json_has_all_terms_with_their_places(zipfel_command, model):
     assert {reason["term"]: reason["weight"] > 0 for reason in found["reasons"]} == {"fast": True, "apple": False}
 
 
-def test_a_text_of_which_nothing_is_known(zipfel_command, model):
+def test_an_empty_text_has_a_total_of_0(zipfel_command, model):
     outcome = zipfel_command("explain", model, "", "--label", "car")
     assert outcome.code == 0
-    assert "car: +0.000 in all" in outcome.out
+    assert "car: +0.000 in total" in outcome.out
 
 
 def test_an_unknown_label_is_one_line(zipfel_command, model):

@@ -1,4 +1,4 @@
-"""Tagging files of any size: the three kinds of output, thresholds, and going on where it stopped."""
+"""Tagging files of any size: the three kinds of output, thresholds, and resuming."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ import zipfel
 from zipfel.cli import predict, unfinished
 from zipfel.data.synthetic import Synthetic, make
 from zipfel.tagger import Tagger
+from zipfel.tagging import calibrated
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,7 +38,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(planted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model") / "model"
-    settings = {"dimension": 16, "epochs": 4, "steps": 1, "rate": 0.01}
+    settings = {"dimension": 16, "epochs": 4, "min_steps": 1, "learning_rate": 0.01}
     Tagger("glas", settings=settings, device="cpu", validation=0.3).fit_dataset(zipfel.read(planted)).save(folder)
     return folder
 
@@ -62,17 +63,17 @@ def leftovers(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if ".part" in path.name}
 
 
-# --- What is written --------------------------------------------------------------------------------------------------
+# --- Kinds of output --------------------------------------------------------------------------------------------------
 
 
-def test_lines_of_json_hold_what_predict_gives(zipfel_command, model, source, texts, tmp_path):
+def test_lines_of_json_equal_predict(zipfel_command, model, source, texts, tmp_path):
     outcome = zipfel_command("predict", model, "--input", source, "--out", tmp_path / "tags.jsonl", "--k", 3)
     assert outcome.code == 0, outcome.err
     assert f"{len(texts)} texts tagged" in outcome.out
     lines = [json.loads(line) for line in (tmp_path / "tags.jsonl").read_text().splitlines()]
     assert [line["text"] for line in lines] == texts
-    found = [[(tag["label"], tag["score"]) for tag in line["tags"]] for line in lines]
-    assert found == [[tuple(tag) for tag in row] for row in Tagger.load(model).predict(texts, 3)]
+    tags = [[(tag["label"], tag["score"]) for tag in line["tags"]] for line in lines]
+    assert tags == [[tuple(tag) for tag in row] for row in Tagger.load(model).predict(texts, 3)]
     shown = zipfel_command("predict", model, "--input", source, "--k", 3, "--json").out
     assert shown == (tmp_path / "tags.jsonl").read_text()
     assert leftovers(tmp_path) == set()
@@ -100,11 +101,11 @@ def test_a_table_has_a_row_for_each_text(zipfel_command, model, texts, tmp_path)
     assert {len(row) for row in cells} == {8}
 
 
-def test_a_matrix_of_scores_is_judged_as_the_model_is(zipfel_command, planted, model, source, texts, tmp_path):
+def test_a_matrix_of_scores_is_evaluated_like_the_model(zipfel_command, planted, model, source, texts, tmp_path):
     outcome = zipfel_command("predict", model, "--input", source, "--out", tmp_path / "scores.npz", "--k", 7)
     assert outcome.code == 0, outcome.err
     scores, tagger = load_npz(tmp_path / "scores.npz"), Tagger.load(model)
-    expected = tagger.calibrated(tagger.rank(texts, 7)).as_scores(20)
+    expected = calibrated(tagger.fitted_, tagger.rank(texts, 7)).as_scores(20)
     assert scores.shape == (len(texts), 20)
     assert scores.has_canonical_format
     assert (scores != expected).nnz == 0
@@ -116,7 +117,9 @@ def test_a_matrix_of_scores_is_judged_as_the_model_is(zipfel_command, planted, m
 
 
 @pytest.mark.parametrize("threshold", [[], ["--threshold", 0.99999]])
-def test_a_matrix_of_several_blocks_and_of_none(zipfel_command, monkeypatch, model, source, texts, tmp_path, threshold):
+def test_a_matrix_of_several_blocks_and_an_empty_one(
+    zipfel_command, monkeypatch, model, source, texts, tmp_path, threshold
+):
     monkeypatch.setattr("zipfel.cli.outputs.BLOCK", 7)
     words = ["predict", model, "--input", source, "--out", tmp_path / "scores.npz", "--k", 3, *threshold]
     assert zipfel_command(*words).code == 0
@@ -127,7 +130,7 @@ def test_a_matrix_of_several_blocks_and_of_none(zipfel_command, monkeypatch, mod
 
 
 @pytest.mark.parametrize("name", ["tags.jsonl", "tags.csv", "tags.npz"])
-def test_labels_that_were_removed_are_in_no_file(zipfel_command, model, source, texts, tmp_path, name):
+def test_removed_labels_are_in_no_file(zipfel_command, model, source, texts, tmp_path, name):
     tagger = Tagger.load(model)
     gone = tagger.predict(texts, 1)[0][0].label
     tagger.remove_labels([gone]).save(tmp_path / "less")
@@ -154,27 +157,30 @@ def test_labels_that_were_removed_are_in_no_file(zipfel_command, model, source, 
 )
 def test_a_threshold_is_chosen(zipfel_command, model, source, texts, words, precision, by_frequency):
     lines = zipfel_command("predict", model, "--input", source, "--json", *words).out.splitlines()
-    found = [[tag["label"] for tag in json.loads(line)["tags"]] for line in lines]
+    labels = [[tag["label"] for tag in json.loads(line)["tags"]] for line in lines]
     tagger = Tagger.load(model)
     rows = tagger.predict(texts, threshold=tagger.choose_threshold(precision, by_frequency))
-    assert found == [[tag.label for tag in row] for row in rows]
-    assert len({len(row) for row in found}) > 1
+    assert labels == [[tag.label for tag in row] for row in rows]
+    assert len({len(row) for row in labels}) > 1
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--input", "{in}", "--threshold", "0.3", "--best-f1"], "give one of --threshold, --precision and --best-f1"),
+        (
+            ["--input", "{in}", "--threshold", "0.3", "--best-f1"],
+            "give only one of --threshold, --precision and --best-f1",
+        ),
         (["--input", "{in}", "--by-frequency"], "--by-frequency needs --precision or --best-f1"),
-        (["--input", "{in}", "--precision", "1.5"], "precision must lie above 0 and at most at 1; found 1.5"),
+        (["--input", "{in}", "--precision", "1.5"], "precision must be above 0 and at most 1; found 1.5"),
         (["--input", "{in}", "--out", "{tmp}/tags.txt"], "--out must end in .jsonl, .csv, .npz; found 'tags.txt'"),
         (["--input", "{in}", "--out", "{tmp}/no/tags.csv"], "cannot be written: No such file or directory"),
         (["--input", "{tmp}/no.txt", "--out", "{tmp}/tags.csv"], "no.txt: cannot be read: no such file"),
         (["--input", "{in}", "--out", "{tmp}/tags.csv", "--k", "0"], "k must be at least 1; found 0"),
-        (["a text", "--out", "{tmp}/tags.csv"], "--out goes with --input"),
+        (["a text", "--out", "{tmp}/tags.csv"], "--out needs --input"),
     ],
 )
-def test_bad_words_are_one_line(zipfel_command, model, source, tmp_path, words, message):
+def test_bad_options_give_one_line_of_error(zipfel_command, model, source, tmp_path, words, message):
     outcome = zipfel_command("predict", model, *(w.format(**{"in": source, "tmp": tmp_path}) for w in words))
     assert outcome.code == 2
     assert message in outcome.err
@@ -182,7 +188,7 @@ def test_bad_words_are_one_line(zipfel_command, model, source, tmp_path, words, 
     assert {path.name for path in tmp_path.iterdir()} == {"in.txt"}
 
 
-# --- Any size, and going on -------------------------------------------------------------------------------------------
+# --- Any size, and resuming -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["tags.jsonl", "tags.npz"])
@@ -203,8 +209,8 @@ def test_memory_does_not_grow_with_the_file(zipfel_command, monkeypatch, model, 
 def test_long_texts_make_small_batches(monkeypatch):
     monkeypatch.setattr(predict, "CHARACTERS", 10)
     monkeypatch.setattr(predict, "BATCH", 3)
-    found = list(predict.batches(["a"] * 7 + ["b" * 30, "c", "d" * 9, "e"]))
-    assert found == [["a"] * 3, ["a"] * 3, ["a", "b" * 30], ["c", "d" * 9], ["e"]]
+    batches = list(predict.batches(["a"] * 7 + ["b" * 30, "c", "d" * 9, "e"]))
+    assert batches == [["a"] * 3, ["a"] * 3, ["a", "b" * 30], ["c", "d" * 9], ["e"]]
     assert list(predict.batches([])) == []
 
 
@@ -222,7 +228,7 @@ main()
     ("name", "by", "code"),
     [("tags.jsonl", signal.SIGKILL, -9), ("tags.csv", signal.SIGINT, 130), ("tags.npz", signal.SIGTERM, 143)],
 )
-def test_what_was_stopped_goes_on_to_the_same_bytes(zipfel_command, model, texts, tmp_path, name, by, code):
+def test_an_interrupted_file_is_resumed_to_the_same_bytes(zipfel_command, model, texts, tmp_path, name, by, code):
     source = long_file(tmp_path / "in.txt", texts, 4000)
     words = ["predict", model, "--input", source, "--k", 3, "--out", tmp_path / name]
     journal = tmp_path / f"{name}.part.json"
@@ -232,20 +238,20 @@ def test_what_was_stopped_goes_on_to_the_same_bytes(zipfel_command, model, texts
         while process.poll() is None and not (journal.exists() and json.loads(journal.read_text())["rows"] >= 40):
             time.sleep(0.01)
         process.send_signal(by)
-        _, told = process.communicate()
-    assert process.returncode == code, told
+        _, errors = process.communicate()
+    assert process.returncode == code, errors
     assert not (tmp_path / name).exists()
     done = json.loads(journal.read_text())["rows"]
     assert 40 <= done < 4000
     if by == signal.SIGINT:
-        assert f"stopped after {done:,} texts; the same command goes on from there" in told
+        assert f"stopped after {done:,} texts; run the same command to resume" in errors
     if by == signal.SIGKILL:
         with (tmp_path / f"{name}.part").open("ab") as part:
             part.write(b'{"text": "half a li')
-        (tmp_path / f".{name}.part.json.1.part").write_bytes(b'{"rows"')  # killed while it told how far it was
+        (tmp_path / f".{name}.part.json.1.part").write_bytes(b'{"rows"')  # killed while it wrote the journal
     outcome = zipfel_command(*words)
     assert outcome.code == 0, outcome.err
-    assert f"going on after {done:,} texts" in outcome.err
+    assert f"resuming after {done:,} texts" in outcome.err
     undisturbed = tmp_path / f"whole-{name}"
     assert zipfel_command(*words[:-1], undisturbed).code == 0
     assert (tmp_path / name).read_bytes() == undisturbed.read_bytes()
@@ -258,7 +264,7 @@ class StoppedError(Exception):
 
 @pytest.fixture
 def begun(zipfel_command, monkeypatch, model, source, tmp_path) -> Iterator[list[Any]]:
-    """Leave a file half-way, by an error after 64 texts; return the words of the command."""
+    """Leave a file unfinished, by an error after 64 texts; return the words of the command."""
     words = ["predict", model, "--input", source, "--out", tmp_path / "tags.jsonl", "--k", 3]
     batches = predict.batches
 
@@ -279,48 +285,48 @@ def begun(zipfel_command, monkeypatch, model, source, tmp_path) -> Iterator[list
 def test_other_inputs_are_refused(zipfel_command, begun, model, source, texts, tmp_path):
     refused = zipfel_command(*begun[:-1], 4)
     assert refused.code == 2
-    assert "tags.jsonl was begun with another k; start over with --fresh" in refused.err
+    assert "tags.jsonl was started with a different k; start over with --fresh" in refused.err
     refused = zipfel_command(*begun, "--threshold", 0.2)
-    assert "was begun with another threshold; start over" in refused.err
+    assert "was started with a different threshold; start over" in refused.err
     source.write_text(source.read_text() + "one more\n")
     refused = zipfel_command(*begun)
-    assert "was begun with another input; start over with --fresh" in refused.err
+    assert "was started with a different input; start over with --fresh" in refused.err
     Tagger.load(model).save(tmp_path / "copy")
-    other = Tagger("glas", settings={"dimension": 8, "epochs": 1, "steps": 1}, device="cpu")
+    other = Tagger("glas", settings={"dimension": 8, "epochs": 1, "min_steps": 1}, device="cpu")
     other.fit(texts[:20], [["a"], ["b"]] * 10).save(tmp_path / "other")
-    assert "begun with another model, input" in zipfel_command("predict", tmp_path / "other", *begun[2:]).err
+    assert "started with a different model, input" in zipfel_command("predict", tmp_path / "other", *begun[2:]).err
     assert zipfel_command(*begun, "--fresh").code == 0
     assert len((tmp_path / "tags.jsonl").read_text().splitlines()) == len(texts) + 1
     assert leftovers(tmp_path) == set()
 
 
-def test_a_file_that_is_there_stays(zipfel_command, begun, tmp_path):
+def test_a_finished_file_is_not_overwritten(zipfel_command, begun, tmp_path):
     assert zipfel_command(*begun).code == 0
     before = (tmp_path / "tags.jsonl").read_bytes()
     refused = zipfel_command(*begun)
     assert refused.code == 2
-    assert "tags.jsonl: exists already; name another, or write it anew with --fresh" in refused.err
+    assert "tags.jsonl: already exists; name another file, or overwrite it with --fresh" in refused.err
     assert zipfel_command(*begun, "--fresh").code == 0
     assert (tmp_path / "tags.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"rows": 1}', b'{"rows": 64, "bytes": "x", "inputs": {}}'])
-def test_a_broken_journal_is_told(zipfel_command, begun, tmp_path, content):
+def test_a_broken_journal_is_refused(zipfel_command, begun, tmp_path, content):
     (tmp_path / "tags.jsonl.part.json").write_bytes(content)
     refused = zipfel_command(*begun)
     assert refused.code == 2
-    assert "tells not what was done" in refused.err
+    assert "the journal is unreadable" in refused.err
 
 
-def test_a_part_that_lost_bytes_is_told(zipfel_command, begun, tmp_path):
+def test_a_truncated_part_is_refused(zipfel_command, begun, tmp_path):
     part = tmp_path / "tags.jsonl.part"
     part.write_bytes(part.read_bytes()[:-1])
-    assert "has lost some of its" in zipfel_command(*begun).err
+    assert "is shorter than the" in zipfel_command(*begun).err
 
 
-def test_a_second_process_is_kept_off(zipfel_command, begun, tmp_path):
+def test_a_second_process_is_refused(zipfel_command, begun, tmp_path):
     inputs = json.loads((tmp_path / "tags.jsonl.part.json").read_text())["inputs"]
-    with unfinished.Unfinished(tmp_path / "tags.jsonl", inputs) as file:
+    with unfinished.unfinished(tmp_path / "tags.jsonl", inputs) as file:
         assert file.rows == 64
         refused = zipfel_command(*begun)
     assert refused.code == 2
@@ -329,7 +335,7 @@ def test_a_second_process_is_kept_off(zipfel_command, begun, tmp_path):
 
 def test_the_header_of_a_table_is_written_once(tmp_path):
     for round in range(3):
-        with unfinished.Unfinished(tmp_path / "out.csv", {"k": 1}) as file:
+        with unfinished.unfinished(tmp_path / "out.csv", {"k": 1}) as file:
             assert file.bytes == (0 if round == 0 else 6 + 2 * (round - 1))
             file.write(b"a,b\r\n\n", 0) if not file.bytes else file.write(b"1\n", 1)
     assert (tmp_path / "out.csv.part").read_bytes() == b"a,b\r\n\n1\n1\n"

@@ -1,4 +1,4 @@
-"""A report at the command line."""
+"""`zipfel report` on the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SMALL = ["--set", "dimension=16", "--set", "epochs=4", "--set", "steps=1", "--set", "rate=0.01"]
+SMALL = ["--set", "dimension=16", "--set", "epochs=4", "--set", "min_steps=1", "--set", "learning_rate=0.01"]
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_a_page_with_the_figures_of_evaluate(zipfel_command, planted, trained, t
     about = json.loads((trained / "model" / "model.json").read_text())
     assert about["sha256"][:16] in content
     assert str(tmp_path) not in content
-    assert zipfel_command("report", trained, planted, "--out", tmp_path / "page.html").code == 0  # over the older one
+    assert zipfel_command("report", trained, planted, "--out", tmp_path / "page.html").code == 0  # replaces the old one
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_page_with_the_figures_of_evaluate(zipfel_command, planted, trained, t
         (["{run}", "{data}", "--out", "{tmp}"], "it is a folder"),
     ],
 )
-def test_bad_words_are_one_line(zipfel_command, planted, trained, tmp_path, words, message):
+def test_a_bad_argument_is_refused_in_one_line(zipfel_command, planted, trained, tmp_path, words, message):
     outcome = zipfel_command("report", *(word.format(data=planted, run=trained, tmp=tmp_path) for word in words))
     assert outcome.code == 2
     assert message in outcome.err
@@ -49,7 +49,7 @@ def test_bad_words_are_one_line(zipfel_command, planted, trained, tmp_path, word
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_without_matplotlib_one_is_told_at_once(zipfel_command, planted, tmp_path, monkeypatch):
+def test_without_matplotlib_the_error_says_what_to_install(zipfel_command, planted, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     outcome = zipfel_command("report", planted, planted, "--out", tmp_path / "page.html")
     assert outcome.code == 2

@@ -1,4 +1,4 @@
-"""`zipfel serve` as a process of its own: signals, swaps, limits and hostile senders."""
+"""`zipfel serve` as a separate process: signals, swaps, limits and hostile requests."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ TAGS = [["printer"], ["printer"], ["network"], ["network", "slow"]] * 5
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for name, model, seed in (("first", "glas", 0), ("second", "glas", 1), ("light", "lightdxml", 0)):
-        tagger = Tagger(model, settings={"dimension": 16, "epochs": 2, "steps": 1}, text={"min_count": 1}, seed=seed)
+        tagger = Tagger(
+            model, settings={"dimension": 16, "epochs": 2, "min_steps": 1}, text={"min_count": 1}, seed=seed
+        )
         tagger.fit(TEXTS, TAGS, label_texts={"printer": "printers"}).save(folder / name)
     return folder
 
 
 class Server:
-    """A running server, and what it has logged."""
+    """A running server and its log."""
 
     def __init__(self, log: Path, *words: object, **environment: str) -> None:
         self.log = log
@@ -51,12 +53,12 @@ class Server:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.endswith("}")]
 
     def event(self, name: str, count: int = 1) -> dict[str, Any]:
-        """Wait until an event has been logged so often, and return the last."""
+        """Wait until an event has been logged `count` times, and return the last."""
         end = time.monotonic() + WAIT
         while time.monotonic() < end and self.process.poll() is None:
-            found = [event for event in self.events() if event["event"] == name]
-            if len(found) >= count:
-                return found[-1]
+            events = [event for event in self.events() if event["event"] == name]
+            if len(events) >= count:
+                return events[-1]
             time.sleep(0.02)
         raise AssertionError(f"no {name}: {self.log.read_text()}")
 
@@ -68,8 +70,8 @@ class Server:
             content = answer.read()
         finally:
             connection.close()
-        told = answer.headers.get_content_type() == "application/json"
-        return answer.status, json.loads(content) if told else content.decode()
+        is_json = answer.headers.get_content_type() == "application/json"
+        return answer.status, json.loads(content) if is_json else content.decode()
 
     def tag(self, text: str) -> tuple[int, Any]:
         return self.ask("POST", "/tag", json.dumps({"texts": [text], "k": 1}))
@@ -95,7 +97,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture(scope="module")
 def one(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that several tests ask, and that is as well at their end as at their beginning."""
+    """A server that several tests use; it must still work, without a failure, after all of them."""
     log = tmp_path_factory.mktemp("one") / "log"
     server = Server(log, models / "first", f"other={models / 'light'}", "--max-body", 100_000, "--max-length", 10_000)
     yield server
@@ -105,7 +107,7 @@ def one(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
 
 
 class Load:
-    """Clients that ask on and on, each on a connection that it keeps, and note what they were answered."""
+    """Clients that send requests until the end, each on its own connection, and keep the responses."""
 
     def __init__(self, server: Server, clients: int = 8) -> None:
         self.server, self.ended = server, threading.Event()
@@ -129,7 +131,7 @@ class Load:
             connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=WAIT)
             try:
                 connection.connect()
-            except ConnectionRefusedError:  # it listens no more: nothing was accepted
+            except ConnectionRefusedError:  # it no longer listens: nothing was accepted
                 return
             try:
                 self._ask_on(connection, body)
@@ -140,7 +142,7 @@ class Load:
                 connection.close()
 
     def _ask_on(self, connection: http.client.HTTPConnection, body: str) -> None:
-        """Ask until the server says that this connection ends."""
+        """Send requests until the server ends this connection."""
         while not self.ended.is_set():
             connection.request("POST", "/tag", body)
             answer = connection.getresponse()
@@ -158,7 +160,7 @@ class Load:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_no_request_is_lost_when_models_are_swapped_there_and_back_nor_at_the_end(start, models, tmp_path, workers):
+def test_no_request_is_lost_when_models_are_swapped_and_when_the_server_stops(start, models, tmp_path, workers):
     link = tmp_path / "current"
     link.symlink_to(models / "first")
     server = start(f"m={link}", "--workers", workers)
@@ -178,7 +180,7 @@ def test_no_request_is_lost_when_models_are_swapped_there_and_back_nor_at_the_en
             versions.append(turn(target, swaps))
             seen = len(load.answers)
             load.wait_for(50)
-            late = load.answers[seen + len(load.threads) :]  # others may have been on their way
+            late = load.answers[seen + len(load.threads) :]  # earlier requests may still have been on their way
             assert {version for _, version in late} == {versions[-1]}
         server.process.terminate()
         for thread in load.threads:
@@ -187,24 +189,24 @@ def test_no_request_is_lost_when_models_are_swapped_there_and_back_nor_at_the_en
     assert versions[0] == versions[2] != versions[1]
     assert load.lost == []
     assert {status for status, _ in load.answers} == {200}
-    told = [event for event in server.events() if event["event"] == "request"]
-    assert len(told) == len(load.answers) + 1
+    logged = [event for event in server.events() if event["event"] == "request"]
+    assert len(logged) == len(load.answers) + 1
 
 
 def mapped(pid: int, name: str) -> dict[str, int]:
-    """Return what Linux tells of the mapping of a file in a process, in kB."""
-    found: dict[str, int] = {}
+    """Return Linux' statistics on the mapping of a file in a process, in kB."""
+    sizes: dict[str, int] = {}
     inside = False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         words = line.split()
         if not words[0].endswith(":"):
             inside = line.endswith(name)
         elif inside and words[-1] == "kB":
-            found[words[0]] = found.get(words[0], 0) + int(words[1])
-    return found
+            sizes[words[0]] = sizes.get(words[0], 0) + int(words[1])
+    return sizes
 
 
-def test_workers_share_one_mapped_copy_and_one_that_dies_is_replaced(start, models):
+def test_workers_share_one_mapped_copy_and_a_dead_worker_is_replaced(start, models):
     server = start(models / "first", f"light={models / 'light'}", "--workers", 2)
     server.event("serving", 2)
     for name in ("first", "light") * 10:
@@ -216,23 +218,23 @@ def test_workers_share_one_mapped_copy_and_one_that_dies_is_replaced(start, mode
         for name in ("first", "light"):
             pages = mapped(pid, f"{name}/serve/weights.safetensors")
             assert pages["Rss:"] > 0
-            assert pages["Private_Dirty:"] == pages["Shared_Dirty:"] == 0  # nobody wrote, so nothing was copied
+            assert pages["Private_Dirty:"] == pages["Shared_Dirty:"] == 0  # no page was written, so none was copied
     os.kill(workers[0], signal.SIGKILL)
     server.event("serving", 3)
     assert all(server.tag("paper")[0] == 200 for _ in range(4))
     counted = server.ask("GET", "/metrics")[1]
-    assert 'zipfel_requests_total{route="/tag",status="200"} 24' in counted  # of all, the dead one's too
+    assert 'zipfel_requests_total{route="/tag",status="200"} 24' in counted  # of all workers, including the dead one
     assert "zipfel_starts_total 3" in counted
     assert server.stop() == 0
 
 
-def test_it_listens_on_loopback_unless_told(one):
+def test_it_listens_on_loopback_by_default(one):
     assert one.event("serving")["host"] == "127.0.0.1"
     with socket.socket() as other:
         assert other.connect_ex(("127.0.0.2", one.port)) != 0  # another address of this machine
 
 
-def test_a_token_may_come_out_of_a_file_or_the_environment(start, models, tmp_path, zipfel_command):
+def test_a_token_is_read_from_a_file_or_the_environment(start, models, tmp_path, zipfel_command):
     (tmp_path / "token").write_text("of-a-file\n")
     server = start(models / "first", "--token-file", tmp_path / "token", ZIPFEL_TOKEN="of-the-environment")
     assert server.ask("GET", "/models")[0] == 401
@@ -245,7 +247,7 @@ def test_a_token_may_come_out_of_a_file_or_the_environment(start, models, tmp_pa
         assert (outcome.code, message in outcome.err) == (2, True)
 
 
-def test_what_cannot_be_served_ends_with_a_line(tmp_path, zipfel_command):
+def test_a_folder_that_cannot_be_served_gives_one_line_of_error(tmp_path, zipfel_command):
     outcome = zipfel_command("serve", tmp_path, "--port", "0")
     assert outcome.code == 2
     assert f"error: {tmp_path}: not a saved model" in outcome.err
@@ -256,13 +258,13 @@ def test_what_cannot_be_served_ends_with_a_line(tmp_path, zipfel_command):
     assert "Traceback" not in run.stderr
 
 
-def test_a_port_that_is_taken_is_told(one, models, zipfel_command):
+def test_a_port_in_use_is_refused(one, models, zipfel_command):
     outcome = zipfel_command("serve", models / "first", "--port", one.port)
     assert outcome.code == 2
     assert f"cannot listen on 127.0.0.1 port {one.port}: Address already in use" in outcome.err
 
 
-def test_hostile_bodies_are_refused_and_the_server_goes_on(one):
+def test_hostile_bodies_are_refused_and_the_server_keeps_running(one):
     numbers = random.Random(0)
     statuses = [one.ask("POST", "/tag", hostile(numbers, 200_000))[0] for _ in range(400)]
     assert {status for status in statuses if status != 200} <= {400, 404, 413}
@@ -272,7 +274,7 @@ def test_hostile_bodies_are_refused_and_the_server_goes_on(one):
     assert one.tag("paper")[0] == 200
 
 
-def test_a_large_request_that_is_allowed_is_answered(one):
+def test_a_large_request_within_the_limits_is_answered(one):
     status, answer = one.ask("POST", "/tag", json.dumps({"texts": ["paper " * 1600] * 10, "k": 1}))
     assert (status, len(answer["tags"])) == (200, 10)
 
@@ -289,7 +291,7 @@ RAW = [
 
 
 @pytest.mark.parametrize("raw", RAW, ids=lambda raw: raw[:24].decode("latin-1"))
-def test_what_is_no_request_gets_400_and_the_end_of_its_connection(one, raw):
+def test_invalid_http_gets_400_and_its_connection_ends(one, raw):
     with socket.create_connection(("127.0.0.1", one.port), timeout=WAIT) as connection:
         answer = b""
         try:
@@ -302,16 +304,16 @@ def test_what_is_no_request_gets_400_and_the_end_of_its_connection(one, raw):
     assert one.ask("GET", "/health")[0] == 200
 
 
-def test_no_answer_holds_a_path_of_the_server(one, models):
+def test_no_response_contains_a_path_of_the_server(one, models):
     asked = [("GET", path, None) for path in ("/", "/models", "/labels", "/labels/printer", "/metrics", "/docs",
                                               "/openapi.json", "/nowhere", "/page/x", "/labels?model=x")]  # fmt: skip
     for method, path, body in [*asked, ("POST", "/tag", "{"), ("POST", "/tag", '{"texts": [], "model": "x"}')]:
-        told = json.dumps(one.ask(method, path, body)[1])
+        answer = json.dumps(one.ask(method, path, body)[1])
         for secret in (str(models), "site-packages", "/tmp/", ".py", "Traceback"):
-            assert secret not in told, path
+            assert secret not in answer, path
 
 
-def test_the_document_holds_whatever_is_asked(one):
+def test_responses_conform_to_the_openapi_document(one):
     schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{one.port}/openapi.json")
     asked = 0
     for operation in schema.get_all_operations():

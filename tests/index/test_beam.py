@@ -74,20 +74,7 @@ def test_a_batch_changes_nothing():
         assert torch.equal(index.search(queries[start:end], 1).ids, whole[start:end])
 
 
-def test_new_labels_join_the_cluster_that_is_nearest_by_angle():
-    heads = torch.tensor([[10.0, 0.0], [0.0, 0.1], [-1.0, -1.0]])
-    index = BeamIndex(heads, torch.tensor([0, 1, 2], dtype=torch.int32), 1)
-    index.add(torch.tensor([[0.2, 0.5], [-3.0, 0.1], [5.0, 1.0]]))
-    assert index.clusters.tolist() == [0, 1, 2, 1, 2, 0]
-    assert index.clusters.dtype == torch.int32
-    assert index.members.tolist() == [[0, 5], [1, 3], [2, 4]]
-    assert (len(index), index.width) == (6, 2)
-    assert index.search(torch.tensor([[1.0, 0.0]]), 1).ids.tolist() == [[0, 5]]
-
-
-def test_its_state_is_all_of_it():
-    _, index = drawn(1, 4, [0, 1, 2, 3, 3], 2, 0)
-    state = index.state()
-    again = BeamIndex(state["heads"], state["clusters"], int(state["beam"]))
-    queries = torch.randn(5, 2, generator=seeded())
-    assert torch.equal(again.search(queries, 1).ids, index.search(queries, 1).ids)
+def test_the_nearest_cluster_has_the_largest_inner_product():
+    heads = torch.tensor([[10.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
+    index = BeamIndex(heads, torch.tensor([0, 1, 2], dtype=torch.int32), 2)
+    assert index.nearest(torch.tensor([[0.2, 0.5], [0.01, 0.5], [-3.0, 0.1]])).tolist() == [0, 1, 2]

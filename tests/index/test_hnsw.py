@@ -1,19 +1,27 @@
-"""What is HNSW's own: vectors of one length, nodes for different vectors, effort that follows the width."""
+"""HNSW's own behaviour: vectors of one length, a node for each unique vector, effort that follows the width."""
 
 from __future__ import annotations
+
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch.nn.functional import normalize
 
 from zipfel.errors import DataError
-from zipfel.index import recall
+from zipfel.index import hnsw, recall
 from zipfel.index.exact import ExactIndex
 from zipfel.index.hnsw import HnswIndex, distinct
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 VECTORS = normalize(torch.randn(3000, 24, generator=torch.Generator().manual_seed(0)))
 QUERIES = normalize(torch.randn(64, 24, generator=torch.Generator().manual_seed(1)))
+
+
+def linked(vectors, links):
+    """Build an index with this many links of a vector, chosen among as many candidates."""
+    with patch.multiple(hnsw, LINKS=links, EF_CONSTRUCTION=links):
+        return HnswIndex.build(vectors)
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.98, 1.02, 3.0])
@@ -47,13 +55,13 @@ def test_effort_follows_the_width():
 
 
 def test_more_links_find_more():
-    few, many = (HnswIndex.build(VECTORS, links=links, ef_construction=links) for links in (3, 32))
+    few, many = (linked(VECTORS, links) for links in (3, 32))
     exact = ExactIndex(VECTORS)
     assert recall(few, exact, QUERIES, 50) < 0.9 < recall(many, exact, QUERIES, 50)
 
 
 def test_who_wants_half_of_the_rows_gets_them_all_however_poor_the_graph():
-    index, exact = HnswIndex.build(VECTORS, links=2, ef_construction=2), ExactIndex(VECTORS)
+    index, exact = linked(VECTORS, 2), ExactIndex(VECTORS)
     assert recall(index, exact, QUERIES, 1000) < 0.9
     for width in (1500, 3000):
         assert recall(index, exact, QUERIES, width) == 1

@@ -74,18 +74,13 @@ def test_a_batch_changes_nothing():
         assert torch.equal(part.scores, whole.scores[start:end])
 
 
-def test_new_labels_join_the_leaf_that_they_are_led_to():
+def test_the_nearest_leaf_is_the_likeliest_one():
     queries, index = drawn(6, 4, 3, 0)
-    before, wanted = index.clusters.tolist(), []
+    likeliest = []
     for query in queries.tolist():
         reached = reference.tree(query, index.heads.tolist(), [], 3)
-        wanted.append(max(reached, key=lambda leaf: reached[leaf][1]))
-    index.add(queries)
-    assert index.clusters.tolist() == [*before, *wanted]
-    assert index.clusters.dtype == torch.int32
-    assert all(40 + row in ids for row, ids in enumerate(index.search(queries, 1).ids.tolist()))
-    again = TreeIndex(index.state()["heads"], index.state()["clusters"], int(index.state()["beam"]))
-    assert torch.equal(again.search(queries, 1).ids, index.search(queries, 1).ids)
+        likeliest.append(max(reached, key=lambda leaf: reached[leaf][1]))
+    assert index.nearest(queries).tolist() == likeliest
 
 
 @given(leaves=st.sets(st.integers(0, 7)))

@@ -208,13 +208,13 @@ def test_the_file_of_walks_holds_them_and_is_gone_afterwards(tmp_path, monkeypat
 
 
 def test_a_full_disk_is_named(tmp_path):
-    with pytest.raises(DataError, match="walks cannot be written: No such file or directory; TMPDIR names another"):
+    with pytest.raises(DataError, match="cannot write random walks: No such file or directory; set TMPDIR"):
         module._write_walks(tmp_path / "gone" / "walks.txt", module._words(2), iter([]))
 
 
 def test_without_gensim_the_message_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "gensim.models", None)
-    with pytest.raises(ConfigError, match="pip install gensim, or give ready label vectors"):
+    with pytest.raises(ConfigError, match="pip install gensim, or provide label vectors"):
         deepwalk(cliques(), 8, np.random.default_rng(0))
     assert deepwalk(csr_array((3, 3), dtype=np.float32), 8, np.random.default_rng(0)).shape == (3, 8)  # needs none
 

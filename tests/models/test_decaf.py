@@ -24,25 +24,20 @@ from torch.nn.functional import normalize
 from zipfel import persistence
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Dataset, Part
-from zipfel.errors import ConfigError
+from zipfel.errors import ConfigError, DataError
 from zipfel.index.beam import BeamIndex, NearIndex
 from zipfel.index.exact import ExactIndex
 from zipfel.index.tree import TreeIndex
-from zipfel.models import base, decaf, decaf_network, shortlisters
-from zipfel.models.base import Ensemble, Learner, labelled, listed
-from zipfel.models.decaf import PRESETS, Decaf, DecafSettings
-from zipfel.models.decaf_network import (
-    Heads,
-    Likely,
-    Network,
-    cautious,
-    cluster_ranks,
-    clustered_labels,
-    head_offset,
-    padded_bags,
-)
-from zipfel.models.shortlisters import chosen_beam, label_sums
-from zipfel.tagger import Tagger, settings_of
+from zipfel.models import decaf, decaf_network, decaf_rare, decaf_settings, shortlisters
+from zipfel.models.base import Lesson, Tensors, settings_of
+from zipfel.models.decaf import Decaf
+from zipfel.models.decaf_model import merged_texts
+from zipfel.models.decaf_network import ClusterClassifiers, DecafClassifier, Network, cautious
+from zipfel.models.decaf_settings import PRESETS, DecafSettings
+from zipfel.models.learner import Ensemble, Learner, candidate_scores, labelled
+from zipfel.models.shortlisters import ClusterBeam, Shortlister, ShortlistTask, label_sums, labels_to_clusters
+from zipfel.negatives import list_bags
+from zipfel.tagger import Tagger
 from zipfel.training.run import Run
 from zipfel.training.trainer import Schedule
 from zipfel.types import Shortlist
@@ -53,14 +48,14 @@ SIDE = 6
 LABELS, FEATURES = SIDE * SIDE, 2 * SIDE + 8
 COLD = 8  # the label of the third column and second row
 SMALL: dict[str, Any] = {
-    "dimension": 16, "batch": 32, "steps": 1, "epochs": 6, "rate": 0.03, "drop": 0.1, "shortlist": "none",
-    "first_epochs": 5, "first_rate": 0.03, "first_drop": 0.1,
+    "dimension": 16, "batch_size": 32, "min_steps": 1, "epochs": 6, "learning_rate": 0.03, "dropout": 0.1,
+    "shortlist": "none", "module1_epochs": 5, "module1_learning_rate": 0.03, "module1_dropout": 0.1,
 }  # fmt: skip
 BEAM: dict[str, Any] = {**SMALL, "shortlist": "beam", "beam": 3}
 KINDS: dict[str, dict[str, Any]] = {
     "exact": SMALL,
     "beam": BEAM,
-    "paper": {**BEAM, "cosine": False, "relu": True, "missed": False, "halve": True},
+    "paper": {**BEAM, "cosine": False, "relu": True, "add_missed_labels": False, "halve_learning_rate": True},
     "ensemble": {**BEAM, "learners": 2, "epochs": 2},
     "lite": {**BEAM, "learners": 2, "lite": True, "epochs": 2},
     "hnsw": {**BEAM, "shortlist": "hnsw"},
@@ -194,7 +189,7 @@ def test_all_classifiers_are_worked_out_some_at_a_time(monkeypatch):
 
 def test_numbers_are_dropped_in_learning_only():
     network, X = network_of(cosine=False, relu=True), planted(50).X
-    whole, one, two = (network.encode(bags(X), drop, seeded(1)) for drop in (0.0, 0.5, 0.5))
+    whole, one, two = (network.encode(bags(X), dropout, seeded(1)) for dropout in (0.0, 0.5, 0.5))
     assert (one == 0).sum() > 1.3 * (whole == 0).sum()
     assert torch.equal(one, two)
     assert torch.equal(network.ready()(bags(X)) == 0, whole == 0)
@@ -210,7 +205,7 @@ def test_it_learns_what_is_planted(changes):
     test = planted(100, seed=1)
     tagger = fitted(SMALL, validation=0.2, epochs=10, **changes)
     assert tagger.score(test.X, test.Y) > 0.85
-    assert isinstance(tagger.learner_.index, ExactIndex)
+    assert isinstance(tagger.predictor_.index, ExactIndex)
 
 
 def test_a_label_without_points_is_found_by_its_text():
@@ -266,8 +261,8 @@ COUNTS = np.asarray(uneven().Y.sum(axis=0)).ravel()
 def powers(monkeypatch):
     """Let few points decide on some powers; the one that is best is not the one to take."""
     tried = {0.0: 0.5, 0.1: 0.6, 0.2: 0.5996, 0.3: 0.5}
-    monkeypatch.setattr(decaf_network, "POWERS", tuple(tried))
-    monkeypatch.setattr(decaf_network, "FEW", 30)
+    monkeypatch.setattr(decaf_rare, "POWERS", tuple(tried))
+    monkeypatch.setattr(decaf_rare, "FEW", 30)
     return tried
 
 
@@ -280,9 +275,9 @@ def test_classifiers_of_rare_labels_are_longer(powers, monkeypatch, name):
         seen.append(learner.classifier.vectors.norm(dim=1))
         return list(powers.values())[(len(seen) - 1) % len(powers)]
 
-    monkeypatch.setattr(decaf_network, "ndcg", goodness)
+    monkeypatch.setattr(decaf_rare, "ndcg_at_5", goodness)
     tagger = lifting(KINDS[name])
-    for number, network in enumerate(tagger.model_.each()):
+    for number, network in enumerate(tagger.model_.all_networks()):
         judged = seen[number * len(powers) :][: len(powers)]
         for power, found in zip(powers, judged, strict=True):  # what was judged is what it was told to be
             assert (found / network.scale).tolist() == pytest.approx(lifted(COUNTS, power), rel=1e-4)
@@ -292,16 +287,16 @@ def test_classifiers_of_rare_labels_are_longer(powers, monkeypatch, name):
 
 
 def test_lengths_that_rank_worse_are_not_taken(powers, monkeypatch):
-    monkeypatch.setattr(decaf_network, "POWERS", (0.0, 0.001, 5.0))
-    assert lifting(SMALL).model_.networks[0].power.item() == pytest.approx(0.001)
+    monkeypatch.setattr(decaf_rare, "POWERS", (0.0, 0.001, 5.0))
+    assert lifting(SMALL).model_.networks[0].rare_power.item() == pytest.approx(0.001)
 
 
 @pytest.mark.parametrize("held_out", [10, 40])
 def test_a_warm_start_keeps_lengths_unless_many_points_decide(powers, monkeypatch, tmp_path, held_out):
     """They are worked out anew, not on top of the old ones, and what was saved is not written to."""
-    monkeypatch.setattr(decaf_network, "POWERS", (0.1,))
+    monkeypatch.setattr(decaf_rare, "POWERS", (0.1,))
     loaded = loaded_from(lifting(SMALL), tmp_path / "model").set_params(warm_start=True)
-    monkeypatch.setattr(decaf_network, "POWERS", (0.3,))
+    monkeypatch.setattr(decaf_rare, "POWERS", (0.3,))
     loaded.fit_dataset(Dataset(uneven(), Z=label_texts(), validation=planted(held_out, seed=4)))
     wanted = lifted(2 * COUNTS, 0.1 if held_out == 10 else 0.3)
     assert lengths(loaded).tolist() == pytest.approx(wanted, rel=1e-4)
@@ -311,35 +306,34 @@ def test_a_warm_start_keeps_lengths_unless_many_points_decide(powers, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"lift": False}, {"loss": "logistic"}], ids=["few points", "not wanted", "logistic"]
+    "changes", [{}, {"boost_rare_labels": False}, {"loss": "logistic"}], ids=["few points", "not wanted", "logistic"]
 )
 def test_nothing_is_lifted(powers, monkeypatch, changes):
-    assert not PRESETS["paper"].lift
+    assert not PRESETS["paper"].boost_rare_labels
     if not changes:
-        monkeypatch.setattr(decaf_network, "FEW", 41)
+        monkeypatch.setattr(decaf_rare, "FEW", 41)
     assert lengths(lifting({**SMALL, **changes})).tolist() == pytest.approx([1] * LABELS, rel=1e-4)
 
 
 def test_plain_products_are_not_lifted(powers):
     """A longer vector of a negative product would push a rare label down."""
-    assert lifting({**SMALL, "cosine": False}).model_.networks[0].power == 0
+    assert lifting({**SMALL, "cosine": False}).model_.networks[0].rare_power == 0
 
 
 def test_ctrl_c_while_lengths_are_chosen_leaves_what_was_learned(powers, monkeypatch):
-    monkeypatch.setattr(decaf_network, "ndcg", lambda learner, part: stop())
+    monkeypatch.setattr(decaf_rare, "ndcg_at_5", lambda learner, part: stop())
     tagger = lifting(SMALL)
     assert tagger.outcome_.interrupted
     assert lengths(tagger).tolist() == pytest.approx([1] * LABELS, rel=1e-4)
     assert tagger.score(planted(60, seed=1).X, planted(60, seed=1).Y) > 0.3
 
 
-def test_models_of_before_there_were_lengths_are_restored():
+def test_a_saved_model_that_lacks_tensors_is_refused():
     model = fitted(epochs=1).model_
-    serve, train = model.saved()
-    old = {name: value for name, value in train.items() if not name.endswith(".power")}
-    assert len(old) < len(train)
-    sizes = {"features": FEATURES, "labels": LABELS}
-    assert decaf.restored(sizes, model.settings, dict(serve), old).networks[0].power == 0
+    serve, train = model.tensors()
+    del train["networks.0.rare_power"]
+    with pytest.raises(DataError, match=r"^the saved model lacks tensors: networks\.0\.rare_power$"):
+        Decaf.restored(FEATURES, LABELS, model.settings, Tensors(serve, train))
 
 
 @pytest.mark.parametrize("settings_", [SMALL, BEAM], ids=["exact", "beam"])
@@ -404,7 +398,10 @@ EVERYTHING = {
         ({"loss": "logistic"}, set()),
         ({"cosine": False, "loss": "logistic"}, {"scale", "offset"}),
         ({"label_text": False}, {"labels.R", "labels.alpha", "labels.beta", "combination.alpha", "combination.beta"}),
-        ({"refinement": False, "start": "random"}, {"refinement.rows", "combination.alpha", "combination.beta"}),
+        (
+            {"refinement": False, "refinement_init": "random"},
+            {"refinement.rows", "combination.alpha", "combination.beta"},
+        ),
         ({"residual": False}, {f"{b}.{p}" for b in ("documents", "labels") for p in ("R", "alpha", "beta")}),
     ],
 )
@@ -425,7 +422,7 @@ def test_what_learns(changes, still):
 @pytest.mark.parametrize("label_text", [True, False])
 def test_where_refinement_begins(start, label_text):
     """DECAF-ẑ² learns from scratch: what must not be read does not show a place to begin either."""
-    network = fitted(epochs=1, rate=1e-9, start=start, label_text=label_text).model_.networks[0]
+    network = fitted(epochs=1, learning_rate=1e-9, refinement_init=start, label_text=label_text).model_.networks[0]
     begun = Decaf(FEATURES, LABELS, small(), Run(seed=0).generator("start")).networks[0]
     at_text = network.tokens(bags(label_texts()))
     wanted = at_text if start == "text" and label_text else begun.refinement.rows
@@ -435,7 +432,7 @@ def test_where_refinement_begins(start, label_text):
 def test_labels_without_a_text_begin_at_random():
     Z = label_texts().toarray()
     Z[5] = 0
-    tagger = Tagger("decaf", settings={**SMALL, "epochs": 1, "rate": 1e-9}, device="cpu", validation=0)
+    tagger = Tagger("decaf", settings={**SMALL, "epochs": 1, "learning_rate": 1e-9}, device="cpu", validation=0)
     network = tagger.fit_dataset(Dataset(planted(), Z=csr_array(Z))).model_.networks[0]
     lengths = network.refinement.rows.norm(dim=1)
     assert lengths.min() > 0
@@ -449,7 +446,7 @@ def test_labels_without_any_text():
     for settings_ in (SMALL, BEAM):
         tagger = Tagger("decaf", settings={**settings_, "epochs": 8}, device="cpu", validation=0)
         tagger.fit_dataset(Dataset(part))
-        assert tagger.model_.texts() is None
+        assert tagger.model_.texts is None
         assert tagger.score(test.X, test.Y) > 0.7
 
 
@@ -486,12 +483,12 @@ def test_filtered_pairs_do_not_teach(settings_):
 
 
 def test_texts_that_come_later_replace_those_that_are_told():
-    model = Decaf(3, 3, small(), seeded())
-    model.take_texts(csr_array([[1, 0, 0], [0, 2, 0], [0, 0, 0]], dtype=np.float32))
-    model.take_texts(None)
-    model.take_texts(csr_array([[0, 0, 5], [0, 0, 0], [0, 0, 4]], dtype=np.float32))
-    assert model.Z.toarray().tolist() == [[0, 0, 5], [0, 2, 0], [0, 0, 4]]
-    assert (model.Z.nnz, model.Z.dtype) == (3, np.float32)
+    Z = Decaf(3, 3, small(), seeded()).Z
+    Z = merged_texts(Z, csr_array([[1, 0, 0], [0, 2, 0], [0, 0, 0]], dtype=np.float32))
+    Z = merged_texts(Z, None)
+    Z = merged_texts(Z, csr_array([[0, 0, 5], [0, 0, 0], [0, 0, 4]], dtype=np.float32))
+    assert Z.toarray().tolist() == [[0, 0, 5], [0, 2, 0], [0, 0, 4]]
+    assert (Z.nnz, Z.dtype) == (3, np.float32)
 
 
 # --- Modules I to III: clusters and shortlists ------------------------------------------------------------------------
@@ -517,11 +514,11 @@ def opened(folder: Path, seed: int = 1) -> Run:
 
 def test_modules_come_in_order_and_leave_their_results(monkeypatch, tmp_path):
     seen = spied(monkeypatch)
-    settings_ = {**BEAM, "learners": 2, "epochs": 2, "halve": True}
+    settings_ = {**BEAM, "learners": 2, "epochs": 2, "halve_learning_rate": True}
     tagger = Tagger("decaf", settings=settings_, device="cpu", validation=0)
     tagger.fit_dataset(data(), opened(tmp_path))
     assert [stage for stage, _, _ in seen] == ["module-1", "module-2-0", "module-4-0", "module-2-1", "module-4-1"]
-    assert [(how.epochs, how.rate) for _, how, _ in seen] == [(5, 0.03), *[(2, 0.03)] * 4]
+    assert [(how.epochs, how.learning_rate) for _, how, _ in seen] == [(5, 0.03), *[(2, 0.03)] * 4]
     assert all(how.halve for _, how, _ in seen)
     heads, both = ["documents", "heads", "labels", "tokens"], ["combination", "documents", "labels", "refinement"]
     assert [parts for _, _, parts in seen] == [heads, heads, [*both, "tokens"], heads, [*both, "tokens"]]
@@ -538,14 +535,15 @@ def test_without_a_shortlist_there_is_one_module(monkeypatch):
 
 @pytest.mark.parametrize("clusters", [None, 4, 16, 64])
 def test_clusters_are_balanced(tmp_path, clusters):
-    settings_ = {**BEAM, "clusters": clusters, "epochs": 1, "first_epochs": 1}
+    settings_ = {**BEAM, "clusters": clusters, "epochs": 1, "module1_epochs": 1}
     model = Tagger("decaf", settings=settings_, device="cpu", validation=0).fit_dataset(data(), opened(tmp_path)).model_
     for name in ("clusters-1", "clusters-2-0"):
-        sizes = Run(tmp_path).load(name)[0]["clusters"].bincount()
+        sizes = opened(tmp_path).load(name)[0]["clusters"].bincount()
         assert len(sizes) == {None: 8, 64: 16}.get(clusters, clusters)  # never more than half of the labels
         assert sizes.max() - sizes.min() <= 1
-    assert torch.equal(model.networks[0].clusters, Run(tmp_path).load("clusters-2-0")[0]["clusters"])
-    assert len(model.networks[0].heads) == len(sizes)
+    shortlister = model.networks[0].shortlister
+    assert torch.equal(shortlister.clusters, opened(tmp_path).load("clusters-2-0")[0]["clusters"])
+    assert len(shortlister.heads) == len(sizes)
 
 
 @pytest.mark.parametrize(
@@ -560,28 +558,29 @@ def test_how_many_clusters(labels, told, count):
 
 def test_what_is_looked_at():
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    assert [DecafSettings().looks_at_all(labels, cpu) for labels in (25_000, 25_001)] == [True, False]
-    assert [DecafSettings().looks_at_all(labels, cuda) for labels in (2_000_000, 2_000_001)] == [True, False]
-    assert DecafSettings(shortlist="none").looks_at_all(10**9, cpu)
-    assert not DecafSettings(shortlist="beam").looks_at_all(2, cuda)
+    assert [DecafSettings().is_exact(labels, cpu) for labels in (25_000, 25_001)] == [True, False]
+    assert [DecafSettings().is_exact(labels, cuda) for labels in (2_000_000, 2_000_001)] == [True, False]
+    assert DecafSettings(shortlist="none").is_exact(10**9, cpu)
+    assert not DecafSettings(shortlist="beam").is_exact(2, cuda)
 
 
-def heads_of(second: bool, **changes: Any) -> tuple[Network, Heads, np.ndarray]:
+def heads_of(module: int, **changes: Any) -> tuple[Network, ClusterClassifiers, np.ndarray]:
     network = network_of(cosine=False, **changes)
     clusters = np.random.default_rng(0).permutation(np.arange(LABELS, dtype=np.int32) % 8)
-    return network, Heads(network, label_texts(), clusters, second).eval(), clusters
+    return network, ClusterClassifiers(network, label_texts(), clusters, module).eval(), clusters
 
 
 def test_clusters_are_told_by_the_sum_of_their_texts_in_module_1():
-    network, heads, clusters = heads_of(second=False)
+    network, heads, clusters = heads_of(module=1)
     U = csr_array(np.stack([label_texts().toarray()[clusters == m].sum(axis=0) for m in range(8)]))
-    torch.testing.assert_close(heads(), torch.tensor(slow_blocks(network, U, network.labels)), rtol=1e-3, atol=1e-3)
+    slow = torch.tensor(slow_blocks(network, U, network.labels))
+    torch.testing.assert_close(heads(network), slow, rtol=1e-3, atol=1e-3)
     assert heads.refinement.rows.numel() == 0  # no refinement vectors to help
 
 
 @pytest.mark.parametrize("refinement", [True, False])
 def test_clusters_are_told_by_sums_of_embeddings_and_refinement_in_module_2(refinement):
-    network, heads, clusters = heads_of(second=True, refinement=refinement)
+    network, heads, clusters = heads_of(module=2, refinement=refinement)
     text = torch.tensor(slow_blocks(network, label_texts(), network.labels))
     wanted = torch.stack([text[clusters == m].sum(dim=0) for m in range(8)])  # û¹
     if refinement:
@@ -591,23 +590,22 @@ def test_clusters_are_told_by_sums_of_embeddings_and_refinement_in_module_2(refi
             heads.combination.alpha.fill_(1.0)
             heads.combination.beta.fill_(-2.0)
         wanted = reference.sigmoid(1.0) * sums + reference.sigmoid(-2.0) * wanted  # α is that of û²
-    torch.testing.assert_close(heads(), wanted, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(heads(network), wanted, rtol=1e-3, atol=1e-3)
 
 
 def test_clusters_without_texts_have_refinement_alone():
     clusters = np.arange(LABELS, dtype=np.int32) % 8
-    for second in (False, True):
-        heads = Heads(network_of(cosine=False), None, clusters, second).eval()
-        assert torch.equal(heads(), heads.refinement.rows)
+    for module in (1, 2):
+        network = network_of(cosine=False)
+        heads = ClusterClassifiers(network, None, clusters, module).eval()
+        assert torch.equal(heads(network), heads.refinement.rows)
 
 
 def test_dense_centroids_equal_loops(monkeypatch):
-    monkeypatch.setattr(decaf_network, "BATCH", 64)
+    monkeypatch.setattr(shortlisters, "BATCH", 64)
     part = planted()
-    model = Decaf(FEATURES, LABELS, small(), seeded())
-    model.take_texts(label_texts())
-    network = model.networks[0]
-    found = label_sums(network, network.tokens, part, model.texts())
+    network = Decaf(FEATURES, LABELS, small(), seeded()).networks[0]
+    found = label_sums(network.tokens, part, label_texts(), torch.zeros(LABELS, 16))
     dense = part.X.toarray() @ network.tokens.rows.numpy()
     for label in range(LABELS):
         own = dense[part.Y.toarray()[:, label] > 0].sum(axis=0)
@@ -620,84 +618,81 @@ def test_dense_centroids_equal_loops(monkeypatch):
 def test_clusters_of_points_equal_loops(truth, seed):
     clusters = np.random.default_rng(seed).integers(0, 3, 6)
     Y = csr_array(np.array([[float(label in row) for label in range(6)] for row in truth]))
-    kept, found = Y.toarray(), clustered_labels(Y, clusters.astype(Y.indices.dtype), 3).toarray()
+    kept, found = Y.toarray(), labels_to_clusters(Y, clusters.astype(Y.indices.dtype), 3).toarray()
     assert Y.toarray().tolist() == kept.tolist()  # whose pointers must not be shared
     assert found.tolist() == [[float(m in {clusters[label] for label in row}) for m in range(3)] for row in truth]
 
 
-def with_heads(count: int = 16, **changes: Any) -> tuple[Decaf, Network]:
-    """Return an untrained model with random clusters."""
-    model = Decaf(FEATURES, LABELS, small(shortlist="beam", **changes), seeded())
-    network = model.networks[0]
-    network.heads = torch.randn(count, 16, generator=seeded(1))
-    network.clusters = (torch.arange(LABELS) % count).int()
-    return model, network
+def clustered(count: int = 16, part: Part | None = None, **changes: Any) -> tuple[Network, ClusterBeam, ShortlistTask]:
+    """Return an untrained network, a shortlister for it, and a task with random clusters."""
+    network = Decaf(FEATURES, LABELS, small(shortlist="beam", **changes), seeded()).networks[0].eval()
+    H, clusters = torch.randn(count, 16, generator=seeded(1)), (torch.arange(LABELS) % count).int()
+    lesson = Lesson(planted(100) if part is None else part)
+    task = ShortlistTask(clusters, H, lesson, None, Run(), 0, Schedule(1, 1, 0.1))
+    return network, ClusterBeam(network.tokens, network.documents, network.settings), task
 
 
-def ranks_by_hand(network: Network, part: Part) -> list[int]:
+def ranks_by_hand(network: Network, task: ShortlistTask) -> list[int]:
+    part = task.lesson.train
     vectors, ranks = network.ready()(bags(part.X)).tolist(), []
     for row, x in enumerate(vectors):
-        scores = [reference.dot(x, head) for head in network.heads.tolist()]
+        scores = [reference.dot(x, head) for head in task.H.tolist()]
         for label in part.Y[[row]].indices:
-            ranks.append(sum(score > scores[int(network.clusters[label])] for score in scores))
+            ranks.append(sum(score > scores[int(task.clusters[label])] for score in scores))
     return ranks
 
 
 def test_ranks_of_clusters_equal_loops(monkeypatch):
-    monkeypatch.setattr(decaf_network, "BATCH", 16)
-    _, network = with_heads()
-    part = planted(40)
-    assert cluster_ranks(network, part).tolist() == ranks_by_hand(network, part)
+    monkeypatch.setattr(shortlisters, "BATCH", 16)
+    network, shortlister, task = clustered(part=planted(40))
+    assert shortlister.cluster_ranks(task.lesson.train, task).tolist() == ranks_by_hand(network, task)
 
 
 def test_the_beam_is_the_least_that_finds_85_of_100_labels(monkeypatch):
-    monkeypatch.setattr(shortlisters, "WIDEST", 1.0)
-    _, network = with_heads()
-    part = planted(100)
-    ranks, beam = ranks_by_hand(network, part), chosen_beam(network, part)
+    monkeypatch.setattr(shortlisters, "WIDEST_SHARE", 1.0)
+    network, shortlister, task = clustered()
+    ranks, beam = ranks_by_hand(network, task), shortlister.beam_of_clusters(task)
     shares = [np.mean([rank < width for rank in ranks]) for width in (beam - 1, beam)]
     assert shares[0] < 0.85 <= shares[1]
-    monkeypatch.setattr(shortlisters, "JUDGED", 10)
-    assert 1 <= chosen_beam(network, part) <= 16
+    monkeypatch.setattr(shortlisters, "BEAM_POINTS", 10)
+    assert 1 <= shortlister.beam_of_clusters(task) <= 16
 
 
 @pytest.mark.parametrize(
-    ("judged", "validation", "asked"), [("validation", 0.2, 60), ("validation", 0, 300), ("train", 0.2, 240)]
+    ("chosen_on", "validation", "asked"), [("validation", 0.2, 60), ("validation", 0, 300), ("train", 0.2, 240)]
 )
-def test_which_points_decide_on_the_beam(monkeypatch, judged, validation, asked):
+def test_which_points_decide_on_the_beam(monkeypatch, chosen_on, validation, asked):
     """What S was trained on it finds too easily."""
-    seen, plain = [], shortlisters.chosen_beam
+    seen, plain = [], Shortlister.cluster_ranks
 
-    def spy(network: Network, part: Part) -> int:
+    def spy(self: Shortlister, part: Part, task: ShortlistTask) -> np.ndarray:
         seen.append(len(part))
-        return plain(network, part)
+        return plain(self, part, task)
 
-    monkeypatch.setattr(shortlisters, "chosen_beam", spy)
-    fitted({**BEAM, "beam": None, "epochs": 1, "first_epochs": 1}, validation=validation, judged=judged)
+    monkeypatch.setattr(Shortlister, "cluster_ranks", spy)
+    settings_ = {**BEAM, "beam": None, "epochs": 1, "module1_epochs": 1, "beam_chosen_on": chosen_on}
+    fitted(settings_, validation=validation)
     assert seen[0] == pytest.approx(asked, abs=10)  # some points have no label
 
 
 def test_a_shortlist_holds_at_most_5_of_100_clusters_unless_told():
-    _, network = with_heads()
-    assert chosen_beam(network, planted(100)) == 1  # one at least
-    network.heads = torch.randn(64, 16, generator=seeded(1))
-    assert chosen_beam(network, planted(100)) == 3
-    for told, beam in ((7, 7), (99, 64)):
-        network.settings = small(shortlist="beam", beam=told)
-        assert chosen_beam(network, planted(100)) == beam
+    for count, told, beam in ((16, None, 1), (64, None, 3), (64, 7, 7), (64, 99, 64)):  # one at least
+        _, shortlister, task = clustered(count, beam=told)
+        assert shortlister.beam_of_clusters(task) == beam
 
 
 def test_shortlists_are_the_labels_of_the_clusters_that_score_best(monkeypatch):
-    monkeypatch.setattr(decaf_network, "BATCH", 16)
-    _, network = with_heads()
-    network.beam, part = 3, planted(40)
-    near = shortlisters.shortlists(network, 0, part, Run())
+    monkeypatch.setattr(shortlisters, "BATCH", 16)
+    part = planted(40)
+    network, shortlister, task = clustered(part=part, beam=3)
+    shortlister.learn(task)
+    near = shortlister.opened(part, 0, Run())
     for x, row in zip(network.ready()(bags(part.X)).tolist(), near.tolist(), strict=True):
-        assert sorted(row) == sorted(reference.beam(x, network.heads.tolist(), [], 3))
+        assert sorted(row) == sorted(reference.beam(x, task.H.tolist(), [], 3))
 
 
 def test_padding_is_no_label():
-    found = padded_bags(torch.tensor([[3, -1, 1], [-1, -1, -1], [0, 2, -1]]))
+    found = list_bags(torch.tensor([[3, -1, 1], [-1, -1, -1], [0, 2, -1]]))
     assert (found.ids.tolist(), found.offsets.tolist()) == ([3, 1, 0, 2], [0, 2, 2, 4])
 
 
@@ -710,7 +705,7 @@ def test_labels_that_the_shortlist_missed(monkeypatch, missed):
         return found[-1][0]
 
     monkeypatch.setattr(decaf, "pooled", spy)
-    fitted(BEAM, epochs=1, first_epochs=1, beam=1, missed=missed)
+    fitted(BEAM, epochs=1, module1_epochs=1, beam=1, add_missed_labels=missed)
     owned = sum(len(own.ids) for _, own in found)
     learned = sum(int((pool.targets * pool.mask).sum()) for pool, _ in found)
     assert learned == owned if missed else learned < owned
@@ -720,13 +715,14 @@ def test_s_keeps_the_encoder_that_it_learned_with(tmp_path):
     """Module IV moves tokens and text blocks on, and S must not notice."""
     tagger = Tagger("decaf", settings=BEAM, device="cpu", validation=0)
     network = tagger.fit_dataset(data(), opened(tmp_path)).model_.networks[0]
-    second, fourth = (Run(tmp_path).load(f"module-{number}-0")[0] for number in (2, 4))
-    assert torch.equal(network.finder.tokens.rows, second["tokens.rows"])
-    assert torch.equal(network.finder.documents.R, second["documents.R"])
+    second, fourth = (opened(tmp_path).load(f"module-{number}-0")[0] for number in (2, 4))
+    shortlister = network.shortlister
+    assert torch.equal(shortlister.tokens.rows, second["tokens.rows"])
+    assert torch.equal(shortlister.documents.R, second["documents.R"])
     assert torch.equal(network.tokens.rows, fourth["tokens.rows"])
-    assert not torch.equal(network.tokens.rows, network.finder.tokens.rows)
-    part, near = labelled(planted()), Run(tmp_path).load("shortlists-0")[0]["near"]
-    again = BeamIndex(network.heads, network.clusters, 3).open(network.seeking()(bags(part.X))).ids
+    assert not torch.equal(network.tokens.rows, shortlister.tokens.rows)
+    part, near = labelled(planted()), opened(tmp_path).load("shortlists-0")[0]["opened"]
+    again = BeamIndex(shortlister.heads, shortlister.clusters, 3).open(shortlister.encoder()(bags(part.X))).ids
     assert torch.equal(again.sort(dim=1).values, near.long().sort(dim=1).values)
 
 
@@ -734,7 +730,7 @@ def test_s_keeps_the_encoder_that_it_learned_with(tmp_path):
 def test_it_learns_what_is_planted_with_shortlists(kind, tagger):
     test = planted(100, seed=1)
     index = {"hnsw": NearIndex, "parabel": TreeIndex}.get(kind, BeamIndex)
-    assert type(tagger.learner_.first.index) is index
+    assert type(tagger.predictor_.first.index) is index
     assert tagger.score(test.X, test.Y) > (0.5 if kind == "paper" else 0.75)
 
 
@@ -742,13 +738,13 @@ def test_it_learns_what_is_planted_with_shortlists(kind, tagger):
 
 
 def test_learners_share_module_1(monkeypatch):
-    seen, plain = [], Decaf.second_module
+    seen, plain = [], Decaf.module_2
 
     def spy(self: Decaf, network: Network, *more: Any) -> None:
         seen.append({name: value.clone() for name, value in network.state_dict().items()})
         plain(self, network, *more)
 
-    monkeypatch.setattr(Decaf, "second_module", spy)
+    monkeypatch.setattr(Decaf, "module_2", spy)
     model = fitted({**BEAM, "epochs": 1}, learners=3).model_
     begun = Decaf(FEATURES, LABELS, model.settings, Run(seed=0).generator("start"))
     for name in ("tokens.rows", "documents.R", "labels.alpha"):
@@ -757,15 +753,15 @@ def test_learners_share_module_1(monkeypatch):
         assert not torch.equal(seen[0][name], begun.networks[0].state_dict()[name])
     rows = [network.tokens.rows for network in model.networks]
     assert not torch.equal(rows[0], rows[1])  # each goes its own way after that
-    assert not torch.equal(model.networks[1].heads, model.networks[2].heads)
+    assert not torch.equal(model.networks[1].shortlister.heads, model.networks[2].shortlister.heads)
 
 
 def test_lite_leaves_tokens_as_module_1_left_them(tmp_path):
     tagger = Tagger("decaf", settings=KINDS["lite"], device="cpu", validation=0).fit_dataset(data(), opened(tmp_path))
     one, two = tagger.model_.networks
     assert one.tokens is two.tokens
-    assert torch.equal(one.tokens.rows, Run(tmp_path).load("module-1")[0]["tokens.rows"])
-    assert "tokens.rows" not in Run(tmp_path).load("module-4-0")[0]
+    assert torch.equal(one.tokens.rows, opened(tmp_path).load("module-1")[0]["tokens.rows"])
+    assert "tokens.rows" not in opened(tmp_path).load("module-4-0")[0]
 
 
 @pytest.mark.parametrize("kind", ["lite", "lite exact"], indirect=True)
@@ -773,7 +769,7 @@ def test_lite_saves_tokens_once(kind, tagger, tmp_path):
     tagger.save(tmp_path / "model")
     saved = persistence.load(tmp_path / "model")
     rows = [name for name in {**saved.serve, **saved.train} if name.endswith("tokens.rows")]
-    assert rows == ["networks.0.tokens.rows"]  # the finders' are the same
+    assert rows == ["networks.0.tokens.rows"]  # the shortlisters' are the same
     one, two = Tagger.load(tmp_path / "model", device="cpu").model_.networks
     assert one.tokens.rows.data_ptr() == two.tokens.rows.data_ptr()
 
@@ -781,9 +777,9 @@ def test_lite_saves_tokens_once(kind, tagger, tmp_path):
 @pytest.mark.parametrize("kind", ["ensemble"], indirect=True)
 def test_an_ensemble_ranks_by_the_mean_of_scores(kind, tagger):
     X = planted(20, seed=1).X
-    assert isinstance(tagger.learner_, Ensemble)
+    assert isinstance(tagger.predictor_, Ensemble)
     rankings = []
-    for learner in tagger.learner_.learners:
+    for learner in tagger.predictor_.learners:
         ranking = learner.rank(X, LABELS)
         rankings.append(
             [list(zip(*row, strict=True)) for row in zip(ranking.ids.tolist(), ranking.scores.tolist(), strict=True)]
@@ -798,27 +794,26 @@ def test_an_ensemble_ranks_by_the_mean_of_scores(kind, tagger):
 
 
 def opened_by_hand(kind: str, network: Network, x: list[float]) -> dict[int, tuple[list[int], float]]:
-    heads, clusters = network.heads.tolist(), network.clusters.tolist()
-    if not heads:
+    shortlister = network.shortlister
+    if shortlister is None:
         return {0: (list(range(LABELS)), math.inf)}
+    heads, clusters, beam = shortlister.heads.tolist(), shortlister.clusters.tolist(), int(shortlister.beam)
     if kind == "parabel":
-        return reference.tree(x, heads, clusters, network.beam)
-    return reference.beam(x, heads, range(LABELS) if kind == "hnsw" else clusters, network.beam)
+        return reference.tree(x, heads, clusters, beam)
+    return reference.beam(x, heads, range(LABELS) if kind == "hnsw" else clusters, beam)
 
 
 def test_scores_by_hand(kind, tagger):
     """s = σ(w · x + offset) σ(h · x), the second factor with clusters, for the labels of the clusters opened."""
     network, X = tagger.model_.networks[0], planted(5, seed=1).X
-    learner: Learner = network.learner(tagger.model_.counts, LABELS)
-    found = learner.rank(X, 4)
-    offset, level = network.offset.item(), head_offset(len(network.heads), network.settings)
+    found = network.learner(tagger.model_.counts, LABELS).rank(X, 4)
+    shortlister, offset = network.shortlister, network.offset.item()
+    by_clusters = kind not in ("exact", "lite exact", "hnsw", "parabel")
+    level = network.settings.cluster_offset(len(shortlister.heads)) if by_clusters else 0
     added = network.settings.loss == "decoupled"
-    by_modules = zip(network.ready()(bags(X)).tolist(), network.seeking()(bags(X)).tolist(), strict=True)
+    encoders = network.ready(), network.ready() if shortlister is None else shortlister.encoder()
+    by_modules = zip(*(encode(bags(X)).tolist() for encode in encoders), strict=True)
     for row, (x, sought) in enumerate(by_modules):
-        opened, by_clusters = (
-            opened_by_hand(kind, network, sought),
-            kind not in ("exact", "lite exact", "hnsw", "parabel"),
-        )
         scores = {
             label: reference.sigmoid(
                 reference.dot(network.vectors[label].tolist(), x)
@@ -826,12 +821,12 @@ def test_scores_by_hand(kind, tagger):
                 + (math.log(reference.sigmoid(head + level)) if by_clusters and added else 0)
             )
             * (reference.sigmoid(head + level) if by_clusters and not added else 1)
-            for labels, head in opened.values()
+            for labels, head in opened_by_hand(kind, network, sought).values()
             for label in labels
         }
         best = sorted(scores, key=lambda label: -scores[label])[:4]
         assert found.ids[row].tolist() == best
-        wanted = listed(torch.tensor([scores[label] for label in best], dtype=torch.float64)).tolist()
+        wanted = candidate_scores(torch.tensor([scores[label] for label in best], dtype=torch.float64)).tolist()
         assert found.scores[row].tolist() == pytest.approx(wanted, rel=1e-4)
 
 
@@ -839,7 +834,7 @@ def test_scores_by_hand(kind, tagger):
 def test_the_batch_changes_no_ranking(kind, tagger, monkeypatch, batch):
     X = planted(40, seed=1).X
     whole = tagger.rank(X, 10)
-    monkeypatch.setattr(base, "BATCH", batch)
+    monkeypatch.setattr("zipfel.models.learner.BATCH", batch)
     parts = tagger.rank(X, 10)
     assert np.array_equal(whole.ids, parts.ids)
     assert np.array_equal(whole.scores, parts.scores)
@@ -862,7 +857,7 @@ def test_recall_is_told_of_shortlists_only(kind, tagger):
 
 # --- Runs that are stopped --------------------------------------------------------------------------------------------
 
-STOPPED = {**BEAM, "learners": 2, "epochs": 1, "first_epochs": 1, "dimension": 8}
+STOPPED = {**BEAM, "learners": 2, "epochs": 1, "module1_epochs": 1, "dimension": 8}
 
 
 def run_of(folder: Path | None, stop: Any = None, validation: float = 0, **changes: Any) -> Tagger:
@@ -924,7 +919,7 @@ def test_a_finished_run_is_loaded(tmp_path, monkeypatch, unstopped):
     monkeypatch.setattr(Network, "encode", None)
     again = run_of(tmp_path)
     assert same(state(again.model_), state(unstopped.model_))
-    assert [network.beam for network in again.model_.networks] == [3, 3]
+    assert beams(again) == [3, 3]
 
 
 def interrupted_in(monkeypatch: pytest.MonkeyPatch, stage: str, after: int = 6) -> None:
@@ -972,6 +967,11 @@ def test_ctrl_c_later_leaves_a_model(tmp_path, monkeypatch, unstopped, stage, le
 # --- Saving, and labels that come later -------------------------------------------------------------------------------
 
 
+def beams(tagger: Tagger) -> list[int | None]:
+    owned = [network.shortlister for network in tagger.model_.networks]
+    return [None if shortlister is None else int(shortlister.beam) for shortlister in owned]
+
+
 def loaded_from(tagger: Tagger, folder: Path) -> Tagger:
     tagger.save(folder)
     return Tagger.load(folder, device="cpu")
@@ -984,7 +984,7 @@ def test_what_was_saved_ranks_the_same(kind, tagger, tmp_path):
     assert np.array_equal(before.ids, after.ids)
     assert np.array_equal(before.scores, after.scores)
     assert (loaded.model_.Z != tagger.model_.Z).nnz == 0
-    assert [network.beam for network in loaded.model_.networks] == [network.beam for network in tagger.model_.networks]
+    assert beams(loaded) == beams(tagger)
     again = loaded_from(loaded, tmp_path / "again")
     assert np.array_equal(again.rank(X, 10).scores, before.scores)
     assert persistence.verify(tmp_path / "again") == persistence.verify(tmp_path / "model")
@@ -994,10 +994,10 @@ def test_what_was_saved_ranks_the_same(kind, tagger, tmp_path):
 def test_what_only_learning_needs_is_not_served(kind, tagger, tmp_path):
     tagger.save(tmp_path / "model")
     saved = persistence.load(tmp_path / "model")
-    served = {"tokens.rows", "scale", "offset", "vectors", "heads", "clusters",
-              "finder.tokens.rows", *(f"{part}documents.{name}" for part in ("", "finder.")
-              for name in ("R", "alpha", "beta", "left"))}  # fmt: skip
-    assert set(saved.serve) == {f"networks.0.{name}" for name in served} | {"counts", "beams", "learned"}
+    encoder = {"tokens.rows", *(f"documents.{name}" for name in ("R", "alpha", "beta", "left"))}
+    shortlister = {f"shortlister.{name}" for name in (*encoder, "heads", "clusters", "beam")}
+    served = {"scale", "offset", "vectors", *encoder, *shortlister}
+    assert set(saved.serve) == {f"networks.0.{name}" for name in served} | {"counts", "learned"}
 
 
 @pytest.mark.parametrize("kind", ["exact", "beam", "lite", "hnsw", "parabel"], indirect=True)
@@ -1038,7 +1038,8 @@ def test_a_warm_start_learns_new_labels(tmp_path, settings_):
     late = np.flatnonzero(part.Y[:, [35, 20]].sum(axis=1) > 0)
     early = np.setdiff1d(np.arange(len(part)), late)
     first = tagging({**settings_, "epochs": 10}, early)
-    before = first.model_.networks[0].heads.clone()
+    shortlister = first.model_.networks[0].shortlister
+    before = None if shortlister is None else shortlister.heads.clone()
     tagger = loaded_from(first, tmp_path / "model").set_params(warm_start=True)
     known = list(tagger.classes_)
     again = part.take(np.concatenate([late, early[:100]]))
@@ -1049,13 +1050,14 @@ def test_a_warm_start_learns_new_labels(tmp_path, settings_):
         assert tagger.predict([name], 1)[0][0].label == name, name  # also with shortlists: its cluster is opened
     some = part.take(np.arange(100))
     assert tagger.score(sentences(some), names_of(some.Y)) > 0.7
-    assert torch.equal(before, tagger.model_.networks[0].heads[: len(before)])
+    after = tagger.model_.networks[0].shortlister
+    assert after is None if before is None else torch.equal(before, after.heads[: len(before)])
 
 
 def test_labels_that_come_later_begin_at_their_texts(tmp_path):
     part = planted()
     early = np.flatnonzero(part.Y[:, [35]].sum(axis=1) == 0)
-    tagger = tagging({**SMALL, "rate": 1e-9}, early).set_params(warm_start=True)
+    tagger = tagging({**SMALL, "learning_rate": 1e-9}, early).set_params(warm_start=True)
     tagger.fit(["row5 column5"] * 20, [["row5 column5"]] * 20)
     network, Z = tagger.model_.networks[0], tagger.model_.Z
     torch.testing.assert_close(
@@ -1081,9 +1083,9 @@ def test_texts_of_known_labels_outlive_a_warm_start_without_any(told):
 
 def test_a_model_without_clusters_learns_on_without_however_many_labels_there_are(monkeypatch):
     tagger = fitted(shortlist=None, epochs=1).set_params(warm_start=True)
-    monkeypatch.setitem(decaf.EXACT, "cpu", 10)
+    monkeypatch.setitem(decaf_settings.EXACT, "cpu", 10)
     tagger.fit_dataset(data(60, seed=2))
-    assert isinstance(tagger.learner_.index, ExactIndex)
+    assert isinstance(tagger.predictor_.index, ExactIndex)
 
 
 def test_new_labels_are_scored_by_their_texts_at_once(kind, tagger):
@@ -1101,16 +1103,21 @@ def test_new_labels_are_scored_by_their_texts_at_once(kind, tagger):
         w = network.scale.detach() * normalize(w, dim=1) if network.settings.cosine else w
         torch.testing.assert_close(network.vectors[LABELS:], w)
         assert torch.equal(network.vectors[:LABELS], before[f"networks.{number}.vectors"])
-        assert torch.equal(network.clusters[:LABELS], before[f"networks.{number}.clusters"])
+        shortlister = network.shortlister
+        if shortlister is None:
+            continue
+        sought = shortlister.encoder()(bags(Z))
         if kind == "hnsw":
-            torch.testing.assert_close(network.heads[LABELS:], normalize(network.seeking()(bags(Z)), dim=1))
-        elif len(network.heads):
+            torch.testing.assert_close(shortlister.heads[LABELS:], normalize(sought, dim=1))
+            assert torch.equal(shortlister.heads[:LABELS], before[f"networks.{number}.shortlister.heads"])
+        else:
             nearest = []
-            for x in network.seeking()(bags(Z)).tolist():
+            for x in sought.tolist():
                 opened = opened_by_hand(kind, network, x)
                 nearest.append(max(opened, key=lambda m: opened[m][1]))
-            assert network.clusters[LABELS:].tolist() == nearest
-    ids = model.learner().rank(Z, LABELS + 2).ids
+            assert shortlister.clusters[LABELS:].tolist() == nearest
+            assert torch.equal(shortlister.clusters[:LABELS], before[f"networks.{number}.shortlister.clusters"])
+    ids = model.predictor().rank(Z, LABELS + 2).ids
     assert sorted(ids[0]) == list(range(LABELS + 2))
 
 
@@ -1131,12 +1138,12 @@ def test_new_labels_leave_the_others_in_order_and_are_found(kind, tagger, tmp_pa
     X, before = planted(30, seed=1).X, tagger.rank(planted(30, seed=1).X, LABELS)
     model = deepcopy(tagger.model_)
     model.add_label_texts(label_texts()[[COLD, 3, 10]])
-    after = model.learner().rank(X, LABELS + 3)
+    after = model.predictor().rank(X, LABELS + 3)
     for row in range(len(before)):
         others = after.ids[row][after.ids[row] < LABELS]
         top = min(5, len(others))
         assert others[:top].tolist() == before.ids[row][:top].tolist()
-    own = model.learner().rank(label_texts()[[COLD, 3, 10]], 10).ids
+    own = model.predictor().rank(label_texts()[[COLD, 3, 10]], 10).ids
     assert all(LABELS + number in own[number] for number in range(3))
 
 
@@ -1146,11 +1153,11 @@ def test_which_labels_are_new_outlives_saving_and_ends_with_learning(tmp_path, s
     count = len(tagger.classes_)
     tagger.add_labels({"row9 column1": "row1 column1"})
     loaded = loaded_from(tagger, tmp_path / "model").set_params(warm_start=True)
-    assert loaded.model_.learned == tagger.model_.learned == count
+    assert int(loaded.model_.learned) == int(tagger.model_.learned) == count
     some = sentences(planted(40, seed=2))
     assert np.array_equal(loaded.rank(some, 5).scores, tagger.rank(some, 5).scores)
     loaded.fit(["row1 column1"] * 20, [["row9 column1"]] * 20)
-    assert loaded.model_.learned == count + 1
+    assert int(loaded.model_.learned) == count + 1
     assert loaded.predict(["row1 column1"], 1)[0][0].label == "row9 column1"
 
 
@@ -1159,31 +1166,35 @@ def test_which_labels_are_new_outlives_saving_and_ends_with_learning(tmp_path, s
 
 def test_the_paper_preset():
     paper = PRESETS["paper"]
-    assert (paper.learners, paper.shortlist, paper.judged, paper.missed) == (3, "beam", "train", False)
+    assert (paper.learners, paper.shortlist, paper.beam_chosen_on, paper.add_missed_labels) == (
+        3, "beam", "train", False,
+    )  # fmt: skip
     assert paper.loss == "logistic"
-    assert (paper.label_text, paper.refinement, paper.start, paper.tokens, paper.lite) == (
+    assert (paper.label_text, paper.refinement, paper.refinement_init, paper.token_init, paper.lite) == (
         True, True, "text", "random", False,
     )  # fmt: skip
-    assert (paper.cosine, paper.relu, paper.residual, paper.keep) == (False, True, True, 1)
-    assert (paper.first_drop, paper.first_rate, paper.first_epochs) == (0.5, 0.01, 20)
-    assert (paper.drop, paper.rate, paper.epochs, paper.batch, paper.halve) == (0.2, 0.008, 10, 255, True)
+    assert (paper.cosine, paper.relu, paper.residual) == (False, True, True)
+    assert (paper.module1_dropout, paper.module1_learning_rate, paper.module1_epochs) == (0.5, 0.01, 20)
+    assert (paper.dropout, paper.learning_rate, paper.epochs, paper.batch_size, paper.halve_learning_rate) == (
+        0.2, 0.008, 10, 255, True,
+    )  # fmt: skip
     assert 300 <= paper.dimension <= 512
 
 
 def test_the_paper_preset_learns():
-    tagger = Tagger("decaf", "paper", settings={"dimension": 16, "epochs": 5, "first_epochs": 5}, device="cpu")
+    tagger = Tagger("decaf", "paper", settings={"dimension": 16, "epochs": 5, "module1_epochs": 5}, device="cpu")
     tagger.fit_dataset(data())
     test = planted(60, seed=1)
     assert len(tagger.model_.networks) == 3
-    assert [network.beam for network in tagger.model_.networks] == [1, 1, 1]
+    assert beams(tagger) == [1, 1, 1]
     assert all(value.isfinite().all() for value in tagger.model_.state_dict().values())
     assert tagger.score(test.X, test.Y) > 0.3
 
 
 def test_few_points_are_gone_through_more_often(monkeypatch):
     seen = spied(monkeypatch)
-    fitted(points=120, epochs=2, steps=57)
-    assert [(how.epochs, how.batch) for _, how, _ in seen] == [(6, 11)]  # a tenth of the 117 points with a label
+    fitted(points=120, epochs=2, min_steps=57)
+    assert [(how.epochs, how.batch_size) for _, how, _ in seen] == [(6, 11)]  # a tenth of the 117 points with a label
 
 
 @pytest.mark.parametrize(
@@ -1191,11 +1202,11 @@ def test_few_points_are_gone_through_more_often(monkeypatch):
     [(10**6, (5, 512)), (25_600, (5, 512)), (14_000, (5, 280)), (1600, (5, 32)), (800, (10, 32)), (100, (25, 10))],
 )
 def test_small_data_has_smaller_batches_then_more_passes(points, schedule):
-    model = Decaf(1, 1, DecafSettings(batch=512), seeded())
+    model = Decaf(1, 1, DecafSettings(batch_size=512), seeded())
     part = Part(csr_array((points, 1)), X=csr_array((points, 1)))
     found = model.schedule(part, 5, 0.1)
-    assert (found.epochs, found.batch) == schedule
-    assert found.epochs * points / found.batch >= 250
+    assert (found.epochs, found.batch_size) == schedule
+    assert found.epochs * points / found.batch_size >= 250
 
 
 @pytest.mark.parametrize(
@@ -1208,16 +1219,16 @@ def test_products_are_short_where_there_are_many_on_a_processor_that_has_them(mo
     assert model.schedule(Part(csr_array((500, labels)), X=csr_array((500, 1))), 5, 0.1).half is half
 
 
-@pytest.mark.parametrize("found", [None, 4])
-def test_products_of_an_index_count_where_it_looked_at_all_labels_only(found):
+@pytest.mark.parametrize("shortlist_size", [None, 4])
+def test_products_of_an_index_count_where_it_looked_at_all_labels_only(shortlist_size):
     """A shortlist's scores are of other vectors, such as those of clusters."""
     generator = seeded(0)
     vectors, queries = torch.randn(4, 8, generator=generator), torch.randn(2, 8, generator=generator)
-    likely = Likely(vectors, torch.tensor(0.0), torch.ones(4), 4, found)
+    classifier = DecafClassifier(vectors, torch.tensor(0.0), torch.ones(4), 4, shortlist_size)
     ids, scores = torch.arange(4).repeat(2, 1), torch.tensor([[1.0, 2.0, 3.0, 4.0]] * 2)
-    anew, taken = (likely.rescore(queries, Shortlist(ids, scores, steady), 4).scores for steady in (False, True))
+    anew, taken = (classifier.rescore(queries, Shortlist(ids, scores, steady), 4).scores for steady in (False, True))
     given = torch.sigmoid(scores).flip(1).numpy()
-    np.testing.assert_allclose(taken, given if found is None else anew, rtol=1e-5)
+    np.testing.assert_allclose(taken, given if shortlist_size is None else anew, rtol=1e-5)
     assert not np.allclose(anew, given, rtol=1e-3)
 
 
@@ -1225,9 +1236,9 @@ def test_labels_that_an_index_knows_before_they_are_learned_are_ranked_once():
     """A warm fit that is broken off may have put them into HNSW already."""
     generator = seeded(0)
     vectors, query = torch.randn(6, 8, generator=generator), torch.randn(1, 8, generator=generator)
-    likely = Likely(vectors, torch.tensor(0.0), torch.ones(6), learned=4, found=7)
+    classifier = DecafClassifier(vectors, torch.tensor(0.0), torch.ones(6), learned=4, shortlist_size=7)
     shortlist = Shortlist(torch.tensor([[0, 1, 4, 2, 3, 5, 6]]), torch.zeros(1, 7))  # 6 is behind the vectors
-    found = likely.rescore(query, shortlist, 6).ids[0].tolist()
+    found = classifier.rescore(query, shortlist, 6).ids[0].tolist()
     assert sorted(found) == [0, 1, 2, 3, 4, 5]
 
 
@@ -1235,15 +1246,14 @@ def test_labels_that_an_index_knows_before_they_are_learned_are_ranked_once():
     ("changes", "told"),
     [
         *(({name: 0}, f"{name} must be at least 1; found 0") for name in ("dimension", "learners", "clusters", "beam",
-          "batch", "epochs", "first_epochs", "steps", "patience")),
-        ({"drop": 1}, r"drop must lie in \[0, 1\); found 1"),
-        ({"first_drop": -0.1}, r"first_drop must lie in \[0, 1\); found -0.1"),
+          "batch_size", "epochs", "module1_epochs", "min_steps", "patience")),
+        ({"dropout": 1}, "dropout must be at least 0 and below 1; found 1"),
+        ({"module1_dropout": -0.1}, "module1_dropout must be at least 0 and below 1; found -0.1"),
         ({"loss": "softmax"}, "logistic, decoupled"),
-        ({"keep": 0}, r"keep must lie in \(0, 1\]; found 0"),
         ({"clusters": 12}, "clusters must be a power of two; found 12"),
         ({"label_text": False, "refinement": False}, "label_text and refinement are both false"),
         ({"shortlist": "annoy"}, "none, beam, hnsw, parabel"),
-        ({"start": "texts"}, "text, random"),
+        ({"refinement_init": "texts"}, "text, random"),
         ({"learner": 3}, "unknown setting 'learner'; did you mean 'learners'?"),
     ],
 )  # fmt: skip
@@ -1265,7 +1275,7 @@ def test_one_label_and_a_validation_without_points(shortlist):
 def test_each_module_is_judged_on_its_own_task(tmp_path):
     tagger = Tagger("decaf", settings=BEAM, device="cpu", validation=0.2)
     tagger.fit_dataset(data(), opened(tmp_path))
-    notes = {name: Run(tmp_path).load(name)[1]["best"] for name in ("module-1", "module-2-0", "module-4-0")}
+    notes = {name: opened(tmp_path).load(name)[1]["best"] for name in ("module-1", "module-2-0", "module-4-0")}
     assert all(0.5 < best <= 1 for best in notes.values())
     assert tagger.outcome_.best == notes["module-4-0"]
 
@@ -1273,8 +1283,8 @@ def test_each_module_is_judged_on_its_own_task(tmp_path):
 def test_tokens_of_fasttext_are_where_a_model_begins():
     texts = [" ".join(["red", "apple"] * 3), " ".join(["slow", "car"] * 3)] * 10
     made = [
-        Tagger("decaf", settings={**SMALL, "epochs": 1, "rate": 1e-9, "tokens": tokens, "learners": 2}, device="cpu",
-               text={"min_count": 1}).fit(texts, [["a"], ["b"]] * 10)
+        Tagger("decaf", settings={**SMALL, "epochs": 1, "learning_rate": 1e-9, "token_init": tokens, "learners": 2},
+               device="cpu", text={"min_count": 1}).fit(texts, [["a"], ["b"]] * 10)
         for tokens in ("fasttext", "random")
     ]  # fmt: skip
     one, two = (network.tokens.rows for network in made[0].model_.networks)

@@ -1,4 +1,4 @@
-"""DXML: what points are mapped onto, the network, Algorithms 1 and 2, label vectors and graphs that users have."""
+"""DXML: targets of the regression, the network, Algorithms 1 and 2, label vectors and graphs given by the user."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from scipy.sparse import csr_array
 
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Dataset, Part
+from zipfel.data.formats.edges import read_edges
 from zipfel.errors import ConfigError, DataError
 from zipfel.index.ivf import IvfIndex
 from zipfel.labelspace.deepwalk import Walks, deepwalk
-from zipfel.labelspace.graph import label_graph, read_edges
+from zipfel.labelspace.graph import label_graph
 from zipfel.models import dxml
+from zipfel.models.base import settings_of
 from zipfel.models.dxml import PRESETS, Dxml, DxmlSettings, Network, given_vectors, means_of_labels, whitened
-from zipfel.tagger import Tagger, settings_of
+from zipfel.tagger import Tagger
 from zipfel.training.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SMALL = {"dimension": 16, "hidden": 32, "epochs": 8, "rate": 0.01, "keep": 1.0, "batch": 32}
+SMALL = {
+    "dimension": 16, "hidden_size": 32, "epochs": 8, "learning_rate": 0.01, "feature_dropout": 0.0, "batch_size": 32,
+}  # fmt: skip
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -32,15 +36,15 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def planted(points: int = 300, seed: int = 0) -> Part:
-    """Points whose features tell their one or two labels, of eight; labels 6 and 7 have no other beside them."""
+    """Return points whose features show their labels, one or two of eight; labels 6 and 7 occur only alone."""
     numbers = np.random.default_rng(seed)
     Y = np.zeros((points, 8), dtype=np.float32)
     for row in range(points):
         labels = numbers.choice(6, 2, replace=False) if row % 2 else [row // 2 % 8]
         Y[row, labels] = 1
-    told = np.repeat(Y, 4, axis=1) * (numbers.random((points, 32)) < 0.7)
+    shown = np.repeat(Y, 4, axis=1) * (numbers.random((points, 32)) < 0.7)
     noise = numbers.random((points, 10)) < 0.3
-    return Part(csr_array(Y), X=csr_array(np.concatenate([told, noise], axis=1).astype(np.float32)))
+    return Part(csr_array(Y), X=csr_array(np.concatenate([shown, noise], axis=1).astype(np.float32)))
 
 
 # --- Targets ----------------------------------------------------------------------------------------------------------
@@ -51,22 +55,22 @@ def test_means_of_labels_equal_loops():
     truth = [set(numbers.choice(6, numbers.integers(0, 5), replace=False).tolist()) for _ in range(30)]
     Y = csr_array([[float(label in right) for label in range(6)] for right in truth])
     V = torch.from_numpy(numbers.standard_normal((6, 4)).astype(np.float32))
-    found = means_of_labels(Y, V)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, torch.tensor(reference.means_of_labels(truth, V.tolist())))
+    means = means_of_labels(Y, V)
+    assert means.dtype == torch.float32
+    torch.testing.assert_close(means, torch.tensor(reference.means_of_labels(truth, V.tolist())))
     assert set() in truth
-    assert found[truth.index(set())].abs().max() == 0
+    assert means[truth.index(set())].abs().max() == 0
 
 
 def spread(V: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return what whitening is, by singular values: all that are not zero become 1."""
+    """Whiten vectors by their singular values: those that are not zero become 1."""
     centred = V.astype(np.float64) - V.astype(np.float64).mean(axis=0)
     left, values, right = np.linalg.svd(centred, full_matrices=False)
     return left @ np.diag((values > 1e-3 * values.max()).astype(float)) @ right
 
 
 def skewed(labels: int, width: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    """Vectors that share a strong direction and a place off the origin."""
+    """Return vectors that share a strong direction, with a mean far from the origin."""
     numbers = np.random.default_rng(seed)
     V = numbers.standard_normal((labels, width)) @ np.diag(np.linspace(0.2, 1, width))
     V += 10 * np.outer(numbers.standard_normal(labels), numbers.standard_normal(width)) + 5
@@ -74,25 +78,25 @@ def skewed(labels: int, width: int, seed: int = 0) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize(("labels", "width"), [(50, 6), (7, 6), (5, 12)])
-def test_whitened_vectors_vary_alike_in_all_directions(labels, width):
+def test_whitened_vectors_have_equal_variance_in_all_directions(labels, width):
     V = skewed(labels, width)
     wanted = spread(V)
     if labels > width:
         np.testing.assert_allclose(wanted.T @ wanted, np.eye(width), atol=1e-9)  # a multiple of the covariance
-    found = whitened(V)
-    assert found.dtype == np.float32
-    assert found.shape == (labels, width)
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
-    np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), atol=1e-4)
-    np.testing.assert_allclose(whitened(3 * V + 1), found, atol=1e-3)  # neither place nor length counts
+    white = whitened(V)
+    assert white.dtype == np.float32
+    assert white.shape == (labels, width)
+    np.testing.assert_allclose(np.linalg.norm(white, axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(white, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), atol=1e-4)
+    np.testing.assert_allclose(whitened(3 * V + 1), white, atol=1e-3)  # neither mean nor length matters
 
 
-def test_whitening_leaves_out_what_does_not_vary():
+def test_whitening_leaves_out_constant_dimensions():
     V = skewed(40, 6)
     V[:, 2] = 0.1
-    found = whitened(V)
-    assert np.abs(found[:, 2]).max() < 1e-4
-    np.testing.assert_allclose(found[:, [0, 1, 3, 4, 5]], whitened(V[:, [0, 1, 3, 4, 5]]), atol=1e-3)
+    white = whitened(V)
+    assert np.abs(white[:, 2]).max() < 1e-4
+    np.testing.assert_allclose(white[:, [0, 1, 3, 4, 5]], whitened(V[:, [0, 1, 3, 4, 5]]), atol=1e-3)
     assert np.isfinite(whitened(np.zeros((4, 3), dtype=np.float32))).all()
     assert np.isfinite(whitened(np.full((3, 2), 0.1, dtype=np.float32))).all()
     assert np.isfinite(whitened(np.ones((1, 3), dtype=np.float32))).all()
@@ -100,18 +104,18 @@ def test_whitening_leaves_out_what_does_not_vary():
 
 def vectors_of(part: Part, **changes: Any) -> np.ndarray[Any, Any]:
     model = Dxml(part.X.shape[1], part.Y.shape[1], DxmlSettings(**{"dimension": 8, **changes}), seeded())
-    found: np.ndarray[Any, Any] = model.label_vectors(part.Y, Run(seed=3)).numpy()
-    return found
+    V: np.ndarray[Any, Any] = model.label_vectors(part.Y, Run(seed=3)).numpy()
+    return V
 
 
 @pytest.mark.parametrize("targets", ["raw", "white"])
 def test_labels_without_neighbours_and_without_points_have_vectors(targets):
     part = planted()
     Y = csr_array((part.Y.data, part.Y.indices, part.Y.indptr), shape=(len(part), 10))  # two labels have no point
-    found = vectors_of(Part(Y, X=part.X), targets=targets)
-    assert found.shape == (10, 8)
-    assert np.isfinite(found).all()
-    assert (np.linalg.norm(found, axis=1) > 1e-3).all()
+    V = vectors_of(Part(Y, X=part.X), targets=targets)
+    assert V.shape == (10, 8)
+    assert np.isfinite(V).all()
+    assert (np.linalg.norm(V, axis=1) > 1e-3).all()
     alone = vectors_of(Part(csr_array(np.eye(4, dtype=np.float32)), X=csr_array((4, 3))), targets=targets)
     assert np.isfinite(alone).all()
 
@@ -121,35 +125,36 @@ def test_raw_vectors_are_those_of_deepwalk():
     for weighted in (False, True):
         graph = label_graph(part.Y, weighted)
         wanted = deepwalk(graph, 8, Run(seed=3).numbers("labels"), Walks(walks=3, length=20))
-        assert np.array_equal(vectors_of(part, targets="raw", weighted=weighted, walks=3, length=20), wanted)
-        white = vectors_of(part, targets="white", weighted=weighted, walks=3, length=20)
-        assert np.array_equal(white, whitened(wanted))
+        changes = {"weighted_edges": weighted, "walks_per_label": 3, "walk_length": 20}
+        assert np.array_equal(vectors_of(part, targets="raw", **changes), wanted)
+        assert np.array_equal(vectors_of(part, targets="white", **changes), whitened(wanted))
 
 
 # --- The network ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nonlinear", [False, True])
-@pytest.mark.parametrize("straight", [False, True])
-def test_the_network_is_that_of_the_paper(nonlinear, straight):
-    network = Network(42, DxmlSettings(dimension=5, hidden=7, nonlinear=nonlinear, straight=straight), seeded())
+@pytest.mark.parametrize("linear_path", [False, True])
+def test_the_network_is_that_of_the_paper(nonlinear, linear_path):
+    settings = DxmlSettings(dimension=5, hidden_size=7, nonlinear=nonlinear, linear_path=linear_path)
+    network = Network(42, settings, seeded())
     with torch.no_grad():
         network.bias.uniform_(-1, 1, generator=seeded(1))
         network.output.bias.uniform_(-1, 1, generator=seeded(2))
         X = planted(20).X
-        found = network(bags(X))
+        vectors = network(bags(X))
         dense = torch.from_numpy(X.toarray())
         hidden = dense @ network.input.rows + network.bias
         hidden = hidden * (hidden > 0) if nonlinear else hidden
         wanted = hidden @ network.output.weight.T + network.output.bias
-        if straight:
+        if linear_path:
             wanted = wanted + dense @ network.straight.rows
-    torch.testing.assert_close(found, wanted / wanted.norm(dim=1, keepdim=True), atol=1e-5, rtol=1e-5)
-    assert (network.straight is not None) == straight
+    torch.testing.assert_close(vectors, wanted / wanted.norm(dim=1, keepdim=True), atol=1e-5, rtol=1e-5)
+    assert (network.straight is not None) == linear_path
 
 
-def test_dropout_is_of_the_last_layer_in_training_and_the_length_stays_1():
-    network = Network(42, DxmlSettings(dimension=64, hidden=16, dropout=0.25), seeded())
+def test_training_drops_outputs_of_the_last_layer_and_keeps_length_1():
+    network = Network(42, DxmlSettings(dimension=64, hidden_size=16, dropout=0.25), seeded())
     points = bags(planted(50).X)
     with torch.no_grad():
         plain, dropped = network(points), network(points, seeded(1))
@@ -164,10 +169,12 @@ def test_dropout_is_of_the_last_layer_in_training_and_the_length_stays_1():
 
 def test_the_paper_preset_is_that_of_sec_4_1():
     paper = PRESETS["paper"]
-    assert (paper.hidden, paper.dimension, paper.nonlinear, paper.straight) == (256, 100, True, False)
-    assert (paper.optimiser, paper.targets, paper.keep) == ("sgd", "raw", 1.0)
-    assert paper.rate / paper.batch == 0.015  # the loss (3) is a sum over points, ours a mean over a batch
-    assert (paper.index, paper.probes, paper.sharpness, paper.weighted) == ("ivf", 1, 0, False)
+    assert (paper.hidden_size, paper.dimension, paper.nonlinear, paper.linear_path) == (256, 100, True, False)
+    assert (paper.optimizer, paper.targets, paper.feature_dropout) == ("sgd", "raw", 0.0)
+    assert (
+        paper.learning_rate / paper.batch_size == 0.015
+    )  # the loss (3) is a sum over points, ours a mean over a batch
+    assert (paper.index, paper.probes, paper.sharpness, paper.weighted_edges) == ("ivf", 1, 0, False)
     assert paper.neighbours is None  # k is chosen on validation
 
 
@@ -179,7 +186,7 @@ def fitted(part: Part, validation: float = 0.05, **changes: Any) -> Tagger:
     return tagger.fit_dataset(Dataset(part, label_names=[f"l{label}" for label in range(part.Y.shape[1])]))
 
 
-@pytest.mark.parametrize("changes", [{}, {"targets": "raw"}, {"straight": False}, {"nonlinear": False}])
+@pytest.mark.parametrize("changes", [{}, {"targets": "raw"}, {"linear_path": False}, {"nonlinear": False}])
 def test_it_learns_what_is_planted(changes):
     test = planted(100, seed=1)
     assert fitted(planted(), **changes).score(test.X, test.Y) > 0.85
@@ -187,15 +194,15 @@ def test_it_learns_what_is_planted(changes):
 
 def test_the_paper_preset_learns_what_is_planted():
     part, test = planted(), planted(100, seed=1)
-    settings = {"dimension": 16, "hidden": 32, "epochs": 30, "rate": 0.2, "clusters": 4}
+    settings = {"dimension": 16, "hidden_size": 32, "epochs": 30, "learning_rate": 0.2, "clusters": 4}
     tagger = Tagger("dxml", "paper", settings, device="cpu").fit(part.X, part.Y)
-    assert isinstance(tagger.learner_.index, IvfIndex)
-    assert tagger.learner_.index.probes == 1
-    assert tagger.learner_.classifier.sharpness == 0
+    assert isinstance(tagger.predictor_.index, IvfIndex)
+    assert tagger.predictor_.index.probes == 1
+    assert tagger.predictor_.classifier.sharpness == 0
     assert tagger.score(test.X, test.Y) > 0.7
 
 
-def test_each_optimiser_is_the_one_that_is_asked_for(monkeypatch):
+def test_training_uses_the_optimizer_of_the_settings(monkeypatch):
     seen = []
 
     def spy(run, stage, module, points, objective, schedule, validate=None):
@@ -204,19 +211,19 @@ def test_each_optimiser_is_the_one_that_is_asked_for(monkeypatch):
 
     train = dxml.train
     monkeypatch.setattr(dxml, "train", spy)
-    for optimiser in ("adam", "sgd"):
-        fitted(planted(50), optimiser=optimiser, epochs=2)
-    assert [(schedule.optimiser, schedule.fixed) for schedule in seen] == [("adam", False), ("sgd", True)]
-    assert [schedule.batch for schedule in seen] == [16, 16]  # a tenth of train, but not fewer
+    for optimizer in ("adam", "sgd"):
+        fitted(planted(50), optimizer=optimizer, epochs=2)
+    assert [(schedule.optimizer, schedule.fixed) for schedule in seen] == [("adam", False), ("sgd", True)]
+    assert [schedule.batch_size for schedule in seen] == [16, 16]  # a tenth of train, but at least 16
 
 
 def test_points_are_mapped_onto_the_means_of_given_vectors(tmp_path):
     part = planted()
     V, _ = np.linalg.qr(np.random.default_rng(1).standard_normal((16, 16)))
     np.save(tmp_path / "v.npy", V[:8])
-    tagger = fitted(part, vectors=str(tmp_path / "v.npy"), targets="raw", validation=0, epochs=15)
+    tagger = fitted(part, label_vectors=str(tmp_path / "v.npy"), targets="raw", validation=0, epochs=15)
     wanted = means_of_labels(part.Y, torch.from_numpy(V[:8].astype(np.float32)))
-    cosines = torch.nn.functional.cosine_similarity(tagger.learner_.encode(part.X), wanted)
+    cosines = torch.nn.functional.cosine_similarity(tagger.predictor_.encode(part.X), wanted)
     assert cosines.mean() > 0.9
     test = planted(100, seed=1)
     assert tagger.score(test.X, test.Y) > 0.85
@@ -227,15 +234,15 @@ def test_a_graph_of_the_user_replaces_co_occurrence(tmp_path):
     path.write_text("l0\tl6\nl6\tl7\nl1\tl2\t2\nl2\tl3\nl3\tl4\nl4\tl5\n")
     model = Dxml(42, 8, DxmlSettings(dimension=8, graph=str(path), targets="raw"), seeded())
     model.label_names = [f"l{label}" for label in range(8)]
-    found = model.label_vectors(part.Y, Run(seed=3)).numpy()
+    V = model.label_vectors(part.Y, Run(seed=3)).numpy()
     wanted = deepwalk(read_edges(path, model.label_names), 8, Run(seed=3).numbers("labels"), Walks())
-    assert np.array_equal(found, wanted)
-    assert not np.array_equal(found, vectors_of(part, targets="raw"))
+    assert np.array_equal(V, wanted)
+    assert not np.array_equal(V, vectors_of(part, targets="raw"))
     test = planted(100, seed=1)
     assert fitted(part, graph=str(path)).score(test.X, test.Y) > 0.8  # names reach the file through the tagger
 
 
-def test_a_graph_that_names_an_unknown_label(tmp_path):
+def test_a_graph_file_with_an_unknown_label_or_that_is_missing_is_refused(tmp_path):
     path = tmp_path / "graph.txt"
     path.write_text("l0\tl6\nl6\tl77\n")
     with pytest.raises(DataError, match=r"graph\.txt:2: unknown label 'l77'; did you mean 'l7'"):
@@ -248,13 +255,13 @@ def test_a_graph_that_names_an_unknown_label(tmp_path):
 def test_given_vectors_are_read(tmp_path, kind):
     V = np.random.default_rng(0).random((3, 2)).astype(kind)
     np.save(tmp_path / "v.npy", V)
-    found = given_vectors(tmp_path / "v.npy", 3, 2)
-    assert found.dtype == np.float32
-    assert np.array_equal(found, V.astype(np.float32))
+    read = given_vectors(tmp_path / "v.npy", 3, 2)
+    assert read.dtype == np.float32
+    assert np.array_equal(read, V.astype(np.float32))
 
 
 @pytest.mark.parametrize(
-    ("V", "told"),
+    ("V", "message"),
     [
         (np.ones((2, 3)), r"expected numbers \[3 labels, 2\]; found float64 \(2, 3\)"),
         (np.ones(6), r"found float64 \(6,\)"),
@@ -265,14 +272,14 @@ def test_given_vectors_are_read(tmp_path, kind):
         (np.array([[1, 2], [3, None], [5, 6]]), "cannot be read as label vectors"),
     ],
 )
-def test_given_vectors_that_are_none(tmp_path, V, told):
+def test_given_vectors_of_a_wrong_shape_or_kind_are_refused(tmp_path, V, message):
     np.save(tmp_path / "v.npy", V)
-    with pytest.raises(DataError, match=told) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         given_vectors(tmp_path / "v.npy", 3, 2)
     assert "v.npy" in str(caught.value)
 
 
-def test_given_vectors_that_cannot_be_read(tmp_path):
+def test_files_that_hold_no_vectors_are_refused(tmp_path):
     (tmp_path / "text.npy").write_text("1 2\n3 4\n")
     (tmp_path / "empty.npy").touch()
     np.savez(tmp_path / "two.npz", a=np.ones(3))
@@ -282,17 +289,21 @@ def test_given_vectors_that_cannot_be_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
-        ({"hidden": 0}, "hidden must be at least 1; found 0"),
-        ({"walks": 0}, "walks must be at least 1; found 0"),
-        ({"keep": 0}, r"keep must lie in \(0, 1\]; found 0"),
-        ({"dropout": 1}, r"dropout must lie in \[0, 1\); found 1"),
+        ({"hidden_size": 0}, "hidden_size must be at least 1; found 0"),
+        ({"walks_per_label": 0}, "walks_per_label must be at least 1; found 0"),
+        ({"walk_length": 0}, "walk_length must be at least 1; found 0"),
+        ({"feature_dropout": 1}, r"feature_dropout must be at least 0 and below 1; found 1\.0"),
+        ({"feature_dropout": -0.1}, r"feature_dropout must be at least 0 and below 1; found -0\.1"),
+        ({"dropout": 1}, r"dropout must be at least 0 and below 1; found 1\.0"),
+        ({"batch_size": 0}, "batch_size must be at least 1; found 0"),
+        ({"epochs": 0}, "epochs must be at least 1; found 0"),
         ({"probes": 0}, "probes must be at least 1; found 0"),
-        ({"optimiser": "sdg"}, "optimiser"),
-        ({"drop": 0.1}, "unknown setting 'drop'; did you mean 'dropout'?"),
+        ({"optimizer": "sdg"}, "optimizer must be one of adam, sgd; found 'sdg'"),
+        ({"drop": 0.1}, r"unknown setting 'drop'; did you mean 'dropout'\?"),
     ],
 )
-def test_settings_that_make_no_sense(changes, told):
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_settings_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=f"^{message}$"):
         settings_of("dxml", changes=changes)

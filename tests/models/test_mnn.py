@@ -13,8 +13,10 @@ from scipy.sparse import csr_array
 from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index.exact import ExactIndex
-from zipfel.models.mnn import PRESETS, Mnn, MnnSettings, drawn_others, half_cosine, usual_negatives
-from zipfel.tagger import Tagger, settings_of
+from zipfel.models.base import settings_of
+from zipfel.models.learner import half_cosine
+from zipfel.models.mnn import PRESETS, Mnn, MnnSettings, drawn_others, usual_negatives
+from zipfel.tagger import Tagger
 from zipfel.types import Bags
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -52,15 +54,15 @@ def bags_of(matrix: csr_array, rows: list[int]) -> list[list[tuple[int, float]]]
 
 
 @pytest.mark.parametrize("count", [2, 3, 7])
-def test_others_are_never_the_point_itself_and_all_alike(count):
+def test_others_are_drawn_evenly_and_never_the_point_itself(count):
     draws = 4000
     others = drawn_others(count, draws, seeded(1))
     assert others.shape == (count, draws)
-    for place, row in enumerate(others):
+    for point, row in enumerate(others):
         times = row.bincount(minlength=count).double()
-        assert times[place] == 0
+        assert times[point] == 0
         assert len(times) == count
-        rest = times[torch.arange(count) != place] / draws
+        rest = times[torch.arange(count) != point] / draws
         deviation = (1 / (count - 1) * (1 - 1 / (count - 1)) / draws) ** 0.5
         assert (rest - 1 / (count - 1)).abs().max() <= 5 * deviation
     assert torch.equal(others, drawn_others(count, draws, seeded(1)))
@@ -69,7 +71,7 @@ def test_others_are_never_the_point_itself_and_all_alike(count):
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_a_point_that_is_alone_has_no_others(count):
+def test_a_single_point_has_no_others(count):
     others = drawn_others(count, 10, seeded())
     assert others.shape == (count, 0)
     assert others.dtype == torch.long
@@ -79,12 +81,12 @@ def test_a_point_that_is_alone_has_no_others(count):
 
 
 def slow_loss(model: Mnn, part: Part, rows: list[int], seed: int) -> float:
-    """State Eq. (1)-(11) with loops; what the generator draws is drawn a second time."""
+    """Compute Eq. (1)-(11) with loops; a second generator with the same seed draws the same numbers."""
     settings, generator = model.settings, seeded(seed)
     points, own = bags_of(part.X, rows), bags_of(part.Y, rows)
     draws = [1] * sum(map(len, points))
-    if settings.keep < 1:
-        draws = (torch.rand(len(draws), generator=generator) < settings.keep).int().tolist()
+    if settings.feature_dropout:
+        draws = (torch.rand(len(draws), generator=generator) < 1 - settings.feature_dropout).int().tolist()
     rest = iter(draws)
     kept = [[next(rest) for _ in bag] for bag in points]
     f_x = reference.averages(model.encoder.table.rows.tolist(), points, kept, WIDTH)
@@ -95,19 +97,19 @@ def slow_loss(model: Mnn, part: Part, rows: list[int], seed: int) -> float:
     return reference.matching_loss(positive, negatives, settings.margin, [[True] * len(row) for row in negatives])
 
 
-@pytest.mark.parametrize("keep", [1.0, 0.5])
+@pytest.mark.parametrize("dropout", [0.0, 0.5, 0.2])
 @pytest.mark.parametrize("margin", [-1.0, 0.1])
 @pytest.mark.parametrize("rows", [[0, 3, 4, 7, 11], [2, 5], [6]])
-def test_the_loss_is_that_of_the_paper(part, keep, margin, rows):
-    model = small(keep=keep, margin=margin, negatives=3)
+def test_the_loss_is_that_of_the_paper(part, dropout, margin, rows):
+    model = small(feature_dropout=dropout, margin=margin, negatives=3)
     for seed in range(5):
-        found = model.loss(part, np.array(rows), seeded(seed))
-        assert found.item() == pytest.approx(slow_loss(model, part, rows, seed), abs=1e-5)
+        loss = model.loss(part, np.array(rows), seeded(seed))["matching"]
+        assert loss.item() == pytest.approx(slow_loss(model, part, rows, seed), abs=1e-5)
 
 
-def test_a_step_reaches_both_networks_and_only_what_the_batch_has(part):
-    model, rows = small(keep=1.0), np.array([1, 4, 5])
-    model.loss(part, rows, seeded()).backward()
+def test_a_step_changes_both_networks_and_only_rows_of_the_batch(part):
+    model, rows = small(feature_dropout=0.0), np.array([1, 4, 5])
+    model.loss(part, rows, seeded())["matching"].backward()
     for table, matrix in ((model.encoder.table, part.X), (model.labels.table, part.Y)):
         [(ids, leaf)] = table.touched
         assert ids.tolist() == sorted(set(matrix[rows].indices.tolist()))
@@ -119,28 +121,30 @@ def test_a_step_reaches_both_networks_and_only_what_the_batch_has(part):
 
 
 def planted(points: int = 300, seed: int = 0) -> tuple[csr_array, csr_array]:
-    """Points whose features tell their one or two labels, of eight."""
+    """Return points whose features show their labels, one or two of eight."""
     numbers = np.random.default_rng(seed)
     Y = np.zeros((points, 8), dtype=np.float32)
     for row in range(points):
         Y[row, numbers.choice(8, numbers.integers(1, 3), replace=False)] = 1
-    told = np.repeat(Y, 4, axis=1) * (numbers.random((points, 32)) < 0.6)
+    shown = np.repeat(Y, 4, axis=1) * (numbers.random((points, 32)) < 0.6)
     noise = numbers.random((points, 10)) < 0.3
-    return csr_array(np.concatenate([told, noise], axis=1).astype(np.float32)), csr_array(Y)
+    return csr_array(np.concatenate([shown, noise], axis=1).astype(np.float32)), csr_array(Y)
 
 
 def test_the_neighbours_decoder_learns_what_is_planted():
     (X, Y), (test, truth) = planted(), planted(100, seed=1)
-    tagger = Tagger("mnn", settings={"dimension": 16, "epochs": 8, "rate": 0.01}, device="cpu").fit(X, Y)
+    tagger = Tagger("mnn", settings={"dimension": 16, "epochs": 8, "learning_rate": 0.01}, device="cpu").fit(X, Y)
     assert tagger.score(test, truth) > 0.9
-    assert tagger.model_.remembers
+    assert tagger.fitted_.blueprint.abilities.remembers_points
+    assert tagger.predictor_.classifier.point_labels.shape == Y.shape
 
 
 def test_the_labels_decoder_ranks_by_the_cosine_with_each_label(part):
     model = small(decoder="labels").eval()
-    learner = model.learner()
+    (learner,) = model.learners()
     assert isinstance(learner.index, ExactIndex)
-    assert not model.remembers
+    assert learner.classifier.point_labels is None
+    assert not Mnn.abilities(model.settings).remembers_points
     ranking = learner.rank(part.X, LABELS)
     f_x = learner.encode(part.X).tolist()
     for row, x in enumerate(f_x):
@@ -150,11 +154,11 @@ def test_the_labels_decoder_ranks_by_the_cosine_with_each_label(part):
 
 
 def test_half_cosine():
-    found = half_cosine(torch.tensor([-1.00001, -1.0, 0.0, 0.5, 1.0, 1.00001]))
-    assert found.tolist() == [0, 0, 0.5, 0.75, 1, 1]
+    scores = half_cosine(torch.tensor([-1.00001, -1.0, 0.0, 0.5, 1.0, 1.00001]))
+    assert scores.tolist() == [0, 0, 0.5, 0.75, 1, 1]
 
 
-def test_labels_that_are_added_leave_the_others_as_they_are():
+def test_new_labels_leave_the_others_unchanged():
     model = small()
     before = model.labels.table.rows.clone()
     model.add_labels(3, seeded(1))
@@ -162,40 +166,47 @@ def test_labels_that_are_added_leave_the_others_as_they_are():
     assert model.labels.table.rows.shape == (LABELS + 3, WIDTH)
     assert torch.equal(model.labels.table.rows[:LABELS], before)
     assert not model.labels.table.rows.requires_grad
-    assert 0.3 < model.labels.table.rows[LABELS:].norm(dim=1).mean() < 2  # about 1, as those at the start
+    assert 0.3 < model.labels.table.rows[LABELS:].norm(dim=1).mean() < 2  # about 1, as at the start
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"dimension": 0}, "dimension must be at least 1; found 0"),
         ({"negatives": 0}, "negatives must be at least 1; found 0"),
-        ({"keep": 0}, r"keep must lie in \(0, 1\]; found 0"),
-        ({"keep": 1.5}, r"keep must lie in \(0, 1\]; found 1.5"),
+        ({"feature_dropout": 1}, r"feature_dropout must be at least 0 and below 1; found 1\.0"),
+        ({"feature_dropout": -0.5}, r"feature_dropout must be at least 0 and below 1; found -0\.5"),
+        ({"margin": -1.5}, r"margin must be at least -1; found -1\.5"),
+        ({"batch_size": 0}, "batch_size must be at least 1; found 0"),
+        ({"epochs": 0}, "epochs must be at least 1; found 0"),
         ({"neighbours": 0}, "neighbours must be at least 1; found 0"),
-        ({"decoder": "label"}, "decoder"),
-        ({"negative": 3}, "unknown setting 'negative'; did you mean 'negatives'?"),
+        ({"decoder": "label"}, "decoder must be one of neighbours, labels; found 'label'"),
+        ({"negative": 3}, r"unknown setting 'negative'; did you mean 'negatives'\?"),
     ],
 )
-def test_settings_that_make_no_sense(changes, told):
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_settings_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=f"^{message}$"):
         settings_of("mnn", changes=changes)
 
 
-def test_presets_are_three():
+def test_there_are_three_presets():
     assert list(PRESETS) == ["paper", "default", "fast"]
 
 
-def test_the_labels_decoder_is_fitted_and_refuses_points_without_learning():
+def test_the_labels_decoder_is_fitted_and_saved_and_refuses_points_without_learning(tmp_path):
     X, Y = planted()
-    settings = {"dimension": 16, "epochs": 20, "rate": 0.02, "decoder": "labels"}
+    settings = {"dimension": 16, "epochs": 20, "learning_rate": 0.02, "decoder": "labels"}
     tagger = Tagger("mnn", settings=settings, device="cpu").fit(X, Y)
     assert tagger.score(X, Y) > 0.8
+    tagger.save(tmp_path / "model")
+    before, after = tagger.rank(X, 8), Tagger.load(tmp_path / "model", device="cpu").rank(X, 8)
+    assert np.array_equal(before.ids, after.ids)
+    assert np.array_equal(before.scores, after.scores)
     with pytest.raises(ConfigError, match="mnn cannot take points without learning"):
         tagger.partial_fit(X, Y)
 
 
 @pytest.mark.parametrize(("labels", "draws"), [(1, 10), (6, 10), (10, 6), (19, 3), (100, 3)])
-def test_the_more_labels_the_fewer_negatives(labels, draws):
+def test_points_with_many_labels_get_fewer_negatives(labels, draws):
     own = Bags(torch.arange(4 * labels), torch.ones(4 * labels), torch.arange(0, 4 * labels + 1, labels))
     assert usual_negatives(own) == draws

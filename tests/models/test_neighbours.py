@@ -1,4 +1,4 @@
-"""The vote of the nearest points against a loop over points; points and labels that come later; indices of points."""
+"""The vote of the nearest points against a loop over points; new points and labels; indices; plans."""
 
 from __future__ import annotations
 
@@ -20,18 +20,31 @@ from zipfel.data.synthetic import Synthetic, make
 from zipfel.data.text import Tfidf
 from zipfel.errors import ConfigError
 from zipfel.index.exact import ExactIndex
-from zipfel.models import base, neighbours
+from zipfel.models import dxml, neighbours
+from zipfel.models.base import Abilities, Lesson, model_class, settings_of
+from zipfel.models.learner import UNLISTED
 from zipfel.models.mnn import MnnSettings
-from zipfel.models.neighbours import Memory, NeighbourModel, NeighbourSettings, Vote, chosen_vote, widened
+from zipfel.models.neighbours import (
+    Memory,
+    NeighbourModel,
+    NeighbourSettings,
+    Vote,
+    chosen_vote,
+    mean_distance,
+    widened,
+)
 from zipfel.tagger import Tagger
+from zipfel.training.run import Run
 from zipfel.types import Shortlist
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 MODELS: dict[str, dict[str, Any]] = {
-    "mnn": {"dimension": 32, "epochs": 6, "batch": 64, "rate": 0.01},
-    "dxml": {"dimension": 32, "hidden": 64, "epochs": 6, "batch": 64, "rate": 0.01, "keep": 0.8},
-}
+    "mnn": {"dimension": 32, "epochs": 6, "batch_size": 64, "learning_rate": 0.01},
+    "dxml": {
+        "dimension": 32, "epochs": 6, "batch_size": 64, "learning_rate": 0.01, "hidden_size": 64, "feature_dropout": 0.2
+    },
+}  # fmt: skip
 
 
 # --- The vote ---------------------------------------------------------------------------------------------------------
@@ -48,19 +61,19 @@ def voting(points, truth, labels, count=3, sharpness=1.0):
     return Vote(Memory(vectors, matrix(truth, labels), csr_array((len(points), 1))), count, sharpness)
 
 
-def listed(found):
-    """Return the shortlist that an index would give; what it scores does not matter."""
-    ids = torch.tensor(found, dtype=torch.long).reshape(len(found), -1)
+def shortlist_of(candidates):
+    """Return a shortlist of these points; its scores do not matter."""
+    ids = torch.tensor(candidates, dtype=torch.long).reshape(len(candidates), -1)
     return Shortlist(ids, torch.zeros(ids.shape))
 
 
-def rescored(vote, queries, k, found=None):
-    found = [list(range(len(vote.memory)))] * len(queries) if found is None else found
-    return vote.rescore(torch.tensor(queries, dtype=torch.float32), listed(found), k)
+def rescored(vote, queries, k, candidates=None):
+    candidates = [list(range(len(vote.memory)))] * len(queries) if candidates is None else candidates
+    return vote.rescore(torch.tensor(queries, dtype=torch.float32), shortlist_of(candidates), k)
 
 
 def agrees(ids, scores, slow):
-    """Tell that a row of a ranking is what the loop says, but for shares that tie up to rounding."""
+    """Check a row of a ranking against the loop; shares that differ by rounding only may swap."""
     shares = dict(slow)
     assert sorted(ids) == sorted(shares)
     voted = [label for label, share in slow if share is not None]
@@ -68,12 +81,12 @@ def agrees(ids, scores, slow):
     for label, score in zip(ids[: len(voted)], scores, strict=False):
         assert score == pytest.approx(shares[label], rel=1e-5)
     assert list(ids[len(voted) :]) == [label for label, share in slow if share is None]
-    assert all(0 <= score <= base.UNLISTED / 2 for score in scores[len(voted) :])
-    for place in range(len(ids) - 1):
-        assert (-scores[place], ids[place]) < (-scores[place + 1], ids[place + 1])
+    assert all(0 <= score <= UNLISTED / 2 for score in scores[len(voted) :])
+    for rank in range(len(ids) - 1):
+        assert (-scores[rank], ids[rank]) < (-scores[rank + 1], ids[rank + 1])
 
 
-exact_numbers = st.sampled_from([-1.0, 0.0, 0.5, 1.0])  # whose products are exact, so that ties are
+exact_numbers = st.sampled_from([-1.0, 0.0, 0.5, 1.0])  # their products have no rounding errors, so ties are exact
 
 
 @settings(max_examples=200)
@@ -86,44 +99,44 @@ def test_a_vote_equals_the_loop_over_points(data):
     queries = data.draw(st.lists(vector, min_size=1, max_size=3))
     nearest, sharpness = data.draw(st.integers(1, 6)), data.draw(st.sampled_from([0.0, 0.5, 1.0, 4.0]))
     padded = [*range(count), *[-1] * data.draw(st.integers(0, 3))]
-    width = data.draw(st.integers(0, len(padded)))  # an index may find some points only
-    found = [data.draw(st.permutations(padded))[:width] for _ in queries]
-    ranking = rescored(voting(points, truth, labels, nearest, sharpness), queries, labels, found)
+    width = data.draw(st.integers(0, len(padded)))  # an index may return only some points
+    candidates = [data.draw(st.permutations(padded))[:width] for _ in queries]
+    ranking = rescored(voting(points, truth, labels, nearest, sharpness), queries, labels, candidates)
     for row, query in enumerate(queries):
-        slow = reference.vote(query, points, truth, labels, nearest, sharpness, found[row])
+        slow = reference.vote(query, points, truth, labels, nearest, sharpness, candidates[row])
         agrees(ranking.ids[row].tolist(), ranking.scores[row].tolist(), slow)
 
 
 def test_a_vote_by_hand():
     points, truth = [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [-1.0, 0.0]], [{0}, {0, 1}, {2}, {3}]
     ranking = rescored(voting(points, truth, 5, 4, 2.0), [[1.0, 0.0]], 5)
-    assert ranking.ids.tolist() == [[0, 1, 2, 3, 4]]  # 2 and 3 are as frequent, and nobody has 4
+    assert ranking.ids.tolist() == [[0, 1, 2, 3, 4]]  # 2 and 3 are equally frequent, and no point has 4
     assert ranking.scores[0, :2].tolist() == pytest.approx([1, 0.36 / 1.36])  # weights 1 and 0.6²
     assert ranking.scores[0, 2:].tolist() == pytest.approx([2.5e-7, 2.5e-7, 0])
 
 
-def test_sharpness_0_is_the_plain_average_and_points_that_point_away_have_no_vote():
+def test_sharpness_0_is_the_plain_average_and_points_with_a_negative_cosine_have_no_vote():
     points, truth = [[1.0, 0.0], [0.1, 0.0], [0.0, 1.0], [-1.0, 0.0]], [{0}, {1}, {2}, {3}]
     ranking = rescored(voting(points, truth, 4, 4, 0.0), [[1.0, 0.0]], 4)
     assert ranking.ids.tolist() == [[0, 1, 2, 3]]
     assert ranking.scores[0, :2].tolist() == [0.5, 0.5]
-    assert ranking.scores[0, 2:].max() <= base.UNLISTED / 2
+    assert ranking.scores[0, 2:].max() <= UNLISTED / 2
 
 
-def test_no_more_points_vote_than_neighbours_and_ties_go_to_the_lower_point():
+def test_at_most_neighbours_points_vote_and_ties_go_to_the_lower_point():
     points, truth = [[0.5], [1.0], [0.5], [0.5]], [{3}, {0}, {1}, {2}]
-    for found in ([[0, 1, 2, 3]], [[3, 2, 1, 0]], [[-1, 3, 0, 2, 1]]):
-        ranking = rescored(voting(points, truth, 4, 2, 1.0), [[1.0]], 4, found)
+    for candidates in ([[0, 1, 2, 3]], [[3, 2, 1, 0]], [[-1, 3, 0, 2, 1]]):
+        ranking = rescored(voting(points, truth, 4, 2, 1.0), [[1.0]], 4, candidates)
         assert ranking.ids.tolist() == [[0, 3, 1, 2]]
         assert ranking.scores[0, :2].tolist() == pytest.approx([2 / 3, 1 / 3])
 
 
-def test_labels_without_a_vote_come_by_frequency():
+def test_labels_without_a_vote_are_ranked_by_frequency():
     points = [[1.0], [-1.0], [-1.0], [-1.0]]
     truth = [{1}, {4, 2}, {4, 0}, {4}]
     ranking = rescored(voting(points, truth, 5), [[1.0], [0.0]], 5)
     assert ranking.ids.tolist() == [[1, 4, 0, 2, 3], [4, 0, 1, 2, 3]]  # a query of zeros has no vote at all
-    assert ranking.scores[1].max() <= base.UNLISTED / 2
+    assert ranking.scores[1].max() <= UNLISTED / 2
     assert ranking.scores[0, 0] == 1
 
 
@@ -135,14 +148,14 @@ def test_fewer_points_than_neighbours_and_than_k():
     assert (ranking.scores[0, 3:] == -np.inf).all()
 
 
-def test_padding_is_no_point():
+def test_padding_does_not_vote():
     vote = voting([[1.0], [0.5]], [{2}, {0}], 3, 3, 1.0)
     assert rescored(vote, [[1.0]], 3, [[-1, 1, -1]]).ids.tolist() == [[0, 2, 1]]
     assert rescored(vote, [[1.0]], 3, [[-1, 1, -1]]).scores[0, 0] == 1
-    for found in ([[-1, -1]], [[]]):
-        ranking = rescored(vote, [[1.0]], 3, found)
+    for candidates in ([[-1, -1]], [[]]):
+        ranking = rescored(vote, [[1.0]], 3, candidates)
         assert ranking.ids.tolist() == [[0, 2, 1]]
-        assert ranking.scores.max() <= base.UNLISTED / 2
+        assert ranking.scores.max() <= UNLISTED / 2
 
 
 def drawn_vote(seed=0, points=60, labels=15, count=10, sharpness=4.0):
@@ -167,7 +180,7 @@ def test_a_shorter_ranking_is_the_beginning_of_a_longer_one(labels, count):
         assert np.array_equal(shorter.scores, whole.scores[:, :k])
 
 
-def test_each_query_of_a_batch_gets_what_it_gets_alone():
+def test_a_query_gets_the_same_ranking_in_a_batch_as_alone():
     vote, _ = drawn_vote()
     queries = [*vote.vectors[:10].tolist(), [0.0] * 8]
     whole = rescored(vote, queries, 15)
@@ -177,24 +190,42 @@ def test_each_query_of_a_batch_gets_what_it_gets_alone():
         assert np.array_equal(alone.scores[0], whole.scores[row])
 
 
-def test_shares_are_shares():
+def test_shares_of_the_vote_sum_to_1():
     vote, _ = drawn_vote(labels=15)
-    single = Vote(Memory(vote.vectors, matrix([{place % 15} for place in range(60)], 15), vote.memory.X), 10, 4.0)
-    ids, cosines = single.nearest(vote.vectors, listed([list(range(60))] * 60))
+    single = Vote(Memory(vote.vectors, matrix([{point % 15} for point in range(60)], 15), vote.memory.X), 10, 4.0)
+    ids, cosines = single.nearest(vote.vectors, shortlist_of([list(range(60))] * 60))
     assert ids.shape == (60, 10)
-    assert (ids == torch.arange(60)[:, None]).any(dim=1).all()  # a point is near itself
+    assert (ids == torch.arange(60)[:, None]).any(dim=1).all()  # each point is near itself
     scores = single.scores(ids, cosines)
     np.testing.assert_allclose(np.asarray(scores.sum(axis=1)).ravel(), 1, rtol=1e-5)
     everywhere = Vote(Memory(vote.vectors, matrix([{0}] * 60, 1), vote.memory.X), 10, 30.0)
-    assert rescored(everywhere, vote.vectors.tolist(), 1).scores.max() <= 1  # rounding adds nothing
+    assert rescored(everywhere, vote.vectors.tolist(), 1).scores.max() <= 1  # rounding does not exceed it
 
 
 @pytest.mark.parametrize("k", [1, 5, 100])
-def test_how_many_points_are_looked_for_does_not_depend_on_k(k):
+def test_the_number_of_candidates_does_not_depend_on_k(k):
     assert voting([[1.0]], [{0}], 1, 7).width(k) == voting([[1.0]], [{0}], 1, 7).width(1) >= 7
 
 
-# --- What is remembered -----------------------------------------------------------------------------------------------
+def test_a_vote_holds_vectors_and_labels_of_points():
+    """Reports and explanations know by `memory` that candidates are points."""
+    vote, truth = drawn_vote()
+    assert torch.equal(vote.vectors, vote.memory.vectors)
+    assert (vote.point_labels != matrix(truth, 15)).nnz == 0
+
+
+def test_the_scorer_of_a_label_returns_its_share_of_the_vote():
+    vote, truth = drawn_vote()
+    query = torch.nn.functional.normalize(torch.randn(1, 8, generator=torch.Generator().manual_seed(1)))
+    shares = dict(reference.vote(query[0].tolist(), vote.vectors.tolist(), truth, 15, 10, 4.0))
+    assert {share is None for share in shares.values()} == {True, False}
+    for label, share in shares.items():
+        score = vote.scorer(label, query, ExactIndex(vote.vectors))
+        assert score(query).item() == pytest.approx(share or 0.0, rel=1e-4, abs=1e-7)
+        assert score(query / 2).item() == pytest.approx((share or 0.0) / 2, rel=1e-4, abs=1e-7)  # linear
+
+
+# --- Memory -----------------------------------------------------------------------------------------------------------
 
 
 def remembered(points=4, labels=3, features=5, seed=0):
@@ -205,12 +236,11 @@ def remembered(points=4, labels=3, features=5, seed=0):
     return Memory(vectors, Y, X)
 
 
-def test_a_memory_comes_back_from_its_states():
+def test_a_memory_is_restored_from_its_tensors():
     memory = remembered()
-    serve, train = memory.serve_state(), memory.train_state()
-    assert not serve.keys() & train.keys()
-    assert all(isinstance(value, torch.Tensor) for value in (serve | train).values())
-    back = Memory.of_state(serve, train, 5, 3)
+    tensors = memory.tensors()
+    assert all(isinstance(value, torch.Tensor) for value in tensors.values())
+    back = Memory.of_tensors(tensors, 5, 3)
     assert len(back) == 4
     assert torch.equal(back.vectors, memory.vectors)
     for ours, theirs in ((back.Y, memory.Y), (back.X, memory.X)):
@@ -218,7 +248,7 @@ def test_a_memory_comes_back_from_its_states():
         assert (ours != theirs).nnz == 0
 
 
-def test_a_memory_grows_behind_what_is_there_and_in_labels():
+def test_new_points_are_appended_to_the_memory_and_may_have_new_labels():
     memory, more = remembered(), remembered(points=2, labels=5, seed=1)
     grown = memory.grown(more.vectors, Part(more.Y, X=more.X))
     assert len(grown) == 6
@@ -230,7 +260,18 @@ def test_a_memory_grows_behind_what_is_there_and_in_labels():
     assert len(memory) == 4
     assert memory.Y.shape == (4, 3)
     counts = expected.sum(axis=0)
-    np.testing.assert_allclose(Vote(grown, 2, 1.0).prior, base.UNLISTED / 2 * counts / counts.max(), rtol=1e-6)
+    np.testing.assert_allclose(Vote(grown, 2, 1.0).prior, UNLISTED / 2 * counts / counts.max(), rtol=1e-6)
+
+
+class BareModel(NeighbourModel):
+    """A model of neighbours without an encoder."""
+
+    def start(self, generator: torch.Generator) -> None:
+        pass
+
+
+def bare_model(features: int, labels: int) -> NeighbourModel:
+    return BareModel(features, labels, NeighbourSettings(), torch.Generator())
 
 
 def test_widened():
@@ -239,8 +280,8 @@ def test_widened():
     assert widened(Y, 5).toarray().tolist() == [[1, 0, 0, 0, 0], [0, 1, 1, 0, 0]]
 
 
-def test_only_points_with_labels_are_learned_from_behind_those_that_are_remembered():
-    model = NeighbourModel(5, 4, NeighbourSettings())
+def test_the_learned_part_holds_remembered_points_and_then_new_ones_with_labels():
+    model = bare_model(5, 4)
     part = Part(matrix([{0}, set(), {1, 3}], 4), X=csr_array(np.eye(3, 5, dtype=np.float32)))
     first = model.learned_part(part, None)
     assert first.Y.toarray().tolist() == [[1, 0, 0, 0], [0, 1, 0, 1]]
@@ -252,20 +293,18 @@ def test_only_points_with_labels_are_learned_from_behind_those_that_are_remember
     assert np.array_equal(both.X.toarray()[4:], np.eye(3, 5)[[0, 2]])
 
 
-def test_nearness_is_the_mean_distance_to_the_nearest_other_point():
-    model = NeighbourModel(1, 1, NeighbourSettings())
-    vectors = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
-    model.memory = Memory(vectors, csr_array((4, 1)), csr_array((4, 1)))
-    assert model.nearness(vectors) == pytest.approx(2**0.5)
-    assert model.nearness(torch.tensor([[0.6, 0.8]])) == pytest.approx(0.4**0.5)  # 2 - 2 · 0.8
-    assert model.nearness(torch.tensor([[0.6, 0.8], [-1.0, 0.0]])) == pytest.approx((0.4**0.5 + 2**0.5) / 2)
+def test_the_mean_distance_is_that_to_the_nearest_other_point():
+    known = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    assert mean_distance(known, known) == pytest.approx(2**0.5)
+    assert mean_distance(torch.tensor([[0.6, 0.8]]), known) == pytest.approx(0.4**0.5)  # 2 - 2 · 0.8
+    assert mean_distance(torch.tensor([[0.6, 0.8], [-1.0, 0.0]]), known) == pytest.approx((0.4**0.5 + 2**0.5) / 2)
 
 
-# --- How the vote is chosen -------------------------------------------------------------------------------------------
+# --- Choice of the vote -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"neighbours": 0}, "neighbours must be at least 1; found 0"),
         ({"clusters": 0}, "clusters must be at least 1; found 0"),
@@ -273,8 +312,8 @@ def test_nearness_is_the_mean_distance_to_the_nearest_other_point():
         ({"sharpness": -0.5}, "sharpness must be at least 0; found -0.5"),
     ],
 )
-def test_settings_that_make_no_sense(changes, told):
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_settings_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=f"^{message}$"):
         MnnSettings(**changes)
 
 
@@ -299,19 +338,19 @@ def tagger(model: str, data: Dataset) -> Tagger:
 
 
 def quality(tagger: Tagger, part: Part) -> float:
-    found = metrics.measure(tagger.rank(part.X, 5), part.Y)
-    return found["P@1"] + found["P@3"] + found["P@5"]
+    values = metrics.measure(tagger.rank(part.X, 5), part.Y)
+    return values["P@1"] + values["P@3"] + values["P@5"]
 
 
 def test_the_chosen_vote_is_the_best_on_validation(tagger, data):
-    validation, learner = data.test.take(np.arange(50)), tagger.model_.learner()
+    validation, learner = data.test.take(np.arange(50)), tagger.model_.learners()[0]
     options = {}
     for count in neighbours.NEIGHBOURS:
         for power in neighbours.SHARPNESS:
             vote = Vote(tagger.model_.memory, count, power)
             queries = learner.encode(validation.X)
-            found = vote.rescore(queries, ExactIndex(vote.vectors).search(queries, vote.width(5)), 5)
-            values = metrics.measure(found, validation.Y)
+            ranking = vote.rescore(queries, ExactIndex(vote.vectors).search(queries, vote.width(5)), 5)
+            values = metrics.measure(ranking, validation.Y)
             options[count, power] = values["P@1"] + values["P@3"] + values["P@5"]
     assert len(set(options.values())) > 3
     chosen = chosen_vote(learner, NeighbourSettings(), validation)
@@ -322,22 +361,38 @@ def test_the_chosen_vote_is_the_best_on_validation(tagger, data):
     assert options[half] == pytest.approx(best)
 
 
-def test_a_vote_that_is_told_is_taken(model, data):
-    told = fitted(model, data, neighbours=7, sharpness=2.0, epochs=1)
-    assert (told.learner_.classifier.neighbours, told.learner_.classifier.sharpness) == (7, 2.0)
+def test_a_vote_given_by_the_settings_is_used(model, data):
+    given = fitted(model, data, neighbours=7, sharpness=2.0, epochs=1)
+    assert (given.predictor_.classifier.neighbours, given.predictor_.classifier.sharpness) == (7, 2.0)
+    assert not given.model_.chooses_vote
     plain = fitted(model, data, sharpness=0.0, epochs=1)
-    assert plain.learner_.classifier.sharpness == 0
-    assert plain.learner_.classifier.neighbours in neighbours.NEIGHBOURS
+    assert plain.predictor_.classifier.sharpness == 0
+    assert plain.predictor_.classifier.neighbours in neighbours.NEIGHBOURS
+    assert plain.model_.chooses_vote
 
 
-# --- Points and labels that come later --------------------------------------------------------------------------------
+def test_scores_are_calibrated_on_points_ranked_before_the_second_round_learned_from_them(model, tagger, data):
+    """With a vote that the settings give, there is one round on all points, and none is left to calibrate on."""
+    held_out = tagger.model_.ranked_held_out(tagger.predictor_, data.test)
+    assert held_out.Y.shape[0] == pytest.approx(0.2 * len(data.train), rel=0.2)
+    assert len(tagger.model_.memory) == len(data.train)
+    learned = metrics.measure(tagger.rank(data.train.X, 1), data.train.Y, ks=(1,))["P@1"]
+    assert metrics.measure(held_out.ranking, held_out.Y, ks=(1,))["P@1"] < learned - 3
+    assert tagger.calibration_ is not None
+    given = fitted(model, data, neighbours=7, sharpness=2.0, epochs=1)
+    assert given.model_.ranked_held_out(given.predictor_, data.test) is None
+    assert given.calibration_ is None
+    assert len(given.model_.memory) == len(data.train)
+
+
+# --- New points and labels --------------------------------------------------------------------------------------------
 
 
 def tags_of(Y: csr_array, names: list[str]) -> list[list[str]]:
     return [[names[label] for label in Y.indices[Y.indptr[row] : Y.indptr[row + 1]]] for row in range(Y.shape[0])]
 
 
-LATE = {"b04", "a08"}  # names whose points come later; sorted, one would stand first
+LATE = {"b04", "a08"}  # labels whose points come later; in alphabetical order, one would be first
 
 
 def named(labels: int) -> list[str]:
@@ -346,7 +401,7 @@ def named(labels: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def halves(data: Dataset) -> tuple[Any, Any]:
-    """Train in two halves as (X, tags); all points of late labels are in the second."""
+    """Return train in two halves, as (X, tags); all points of late labels are in the second."""
     tags = tags_of(data.train.Y, named(40))
     late = np.array([bool(LATE & set(row)) for row in tags])
     kinds = np.where(late, 1, np.arange(len(tags)) % 2)
@@ -356,17 +411,17 @@ def halves(data: Dataset) -> tuple[Any, Any]:
 
 @pytest.fixture(scope="module")
 def grown(model: str, halves: tuple[Any, Any]) -> tuple[list[str], Tagger]:
-    """The classes after the first half, and a tagger that was given the second one without learning."""
+    """Return the classes after the first half, and a tagger that took the second one without learning."""
     tagger = Tagger(model, settings=MODELS[model], device="cpu").fit(*halves[0])
     before = list(tagger.classes_)
     weights = {name: value.clone() for name, value in tagger.model_.encoder.state_dict().items()}
     tagger.partial_fit(*halves[1])
     for name, value in tagger.model_.encoder.state_dict().items():
-        assert torch.equal(value, weights[name]), name  # nothing is learned
+        assert torch.equal(value, weights[name]), name  # nothing was learned
     return before, tagger
 
 
-def test_labels_that_come_later_stand_last_and_become_predictable(grown, data):
+def test_new_labels_are_appended_and_become_predictable(grown, data):
     before, tagger = grown
     assert before == sorted(before)
     assert not LATE & set(before)
@@ -374,25 +429,24 @@ def test_labels_that_come_later_stand_last_and_become_predictable(grown, data):
     assert set(tagger.classes_[len(before) :]) >= LATE
     tags = tags_of(data.test.Y, named(40))
     rows = [row for row, wanted in enumerate(tags) if LATE & set(wanted)]
-    found = tagger.predict(data.test.X[rows], k=5)
-    hits = [bool(LATE & set(tags[row]) & {tag.label for tag in top}) for row, top in zip(rows, found, strict=True)]
+    predicted = tagger.predict(data.test.X[rows], k=5)
+    hits = [bool(LATE & set(tags[row]) & {tag.label for tag in top}) for row, top in zip(rows, predicted, strict=True)]
     assert len(hits) >= 10
     assert np.mean(hits) > 0.6
     assert tagger.score(data.test.X, tags) > 0.75
 
 
-def test_later_points_are_remembered_behind_the_first(grown, halves):
+def test_new_points_are_appended(grown, halves):
     _, tagger = grown
     memory, count = tagger.model_.memory, len(halves[1][1])
-    assert len(memory) == len(tagger.model_.index) == len(tagger.learner_.index)
+    assert len(memory) == len(tagger.model_.index) == len(tagger.predictor_.index)
     assert (memory.X[-count:] != halves[1][0]).nnz == 0
-    places = {name: place for place, name in enumerate(tagger.classes_)}
-    ids = [sorted(places[name] for name in row) for row in halves[1][1]]
+    ids = [sorted(tagger.labels_.live[name] for name in row) for row in halves[1][1]]
     assert [sorted(row) for row in tags_of(memory.Y[-count:], list(range(40)))] == ids
-    torch.testing.assert_close(memory.vectors[-count:], tagger.learner_.encode(halves[1][0]))
+    torch.testing.assert_close(memory.vectors[-count:], tagger.predictor_.encode(halves[1][0]))
 
 
-def test_drift_is_about_1_for_points_of_the_same_kind_and_higher_for_others(model, data, tmp_path):
+def test_drift_is_about_1_for_similar_points_and_higher_for_others(model, data, tmp_path):
     X, Y = data.train.X, data.train.Y
     even, odd = np.arange(0, len(data.train), 2), np.arange(1, len(data.train), 2)
     tagger = Tagger(model, settings=MODELS[model], device="cpu").fit(X[even], Y[even])
@@ -408,7 +462,7 @@ def test_drift_is_about_1_for_points_of_the_same_kind_and_higher_for_others(mode
     assert other > 1.2 * same
 
 
-def test_what_came_later_is_saved(grown, data, tmp_path):
+def test_new_points_and_labels_are_saved(grown, data, tmp_path):
     _, tagger = grown
     tagger.save(tmp_path / "model")
     loaded = Tagger.load(tmp_path / "model", device="cpu")
@@ -429,16 +483,17 @@ def test_the_first_partial_fit_is_a_fit(model, data, tagger):
     assert not hasattr(first, "drift_")
 
 
-def test_a_model_that_remembers_nothing_refuses_points(data):
-    small = {"dimension": 8, "epochs": 1, "steps": 1}
+def test_a_model_without_memory_refuses_points(data):
+    small = {"dimension": 8, "epochs": 1, "min_steps": 1}
     tagger = Tagger("glas", settings=small, device="cpu").fit(data.train.X, data.train.Y)
     before = list(tagger.classes_)
     with pytest.raises(ConfigError, match="glas cannot take points without learning; fit with warm_start=True instead"):
         tagger.partial_fit(data.train.X[:2], [["new"], ["new"]])
     assert tagger.classes_ == before
+    assert tagger.rank(data.test.X, 3).ids.shape == (len(data.test), 3)  # the tagger is still fitted
 
 
-def test_a_warm_start_does_not_forget(model, halves, data, tmp_path):
+def test_a_warm_start_keeps_old_points_and_labels(model, halves, data, tmp_path):
     tagger = Tagger(model, settings=MODELS[model], device="cpu").fit(*halves[0])
     tagger.save(tmp_path / "half")
     before, points = list(tagger.classes_), len(tagger.model_.memory)
@@ -452,7 +507,7 @@ def test_a_warm_start_does_not_forget(model, halves, data, tmp_path):
     assert tagger.score(data.test.X[old], [tags[row] for row in old]) > 0.75
     new = [row for row, wanted in enumerate(tags) if LATE & set(wanted)]
     assert tagger.score(data.test.X[new], [tags[row] for row in new]) > 0.5
-    persistence.verify(tmp_path / "half")  # what was mapped is not written to
+    persistence.verify(tmp_path / "half")  # the mapped files are unchanged
 
 
 # --- Indices ----------------------------------------------------------------------------------------------------------
@@ -463,23 +518,23 @@ def test_an_exact_index_has_no_recall(tagger, data):
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
-def test_an_index_of_points_from_end_to_end(model, data, kind, tagger, tmp_path):
+def test_an_approximate_index_of_points_from_end_to_end(model, data, kind, tagger, tmp_path):
     changes = {"clusters": 20, "probes": 2} if kind == "ivf" else {}
-    found = fitted(model, data, index=kind, **changes)
-    assert not isinstance(found.learner_.index, ExactIndex)
-    recall = found.index_recall(data.test.X)
+    approximate = fitted(model, data, index=kind, **changes)
+    assert not isinstance(approximate.predictor_.index, ExactIndex)
+    recall = approximate.index_recall(data.test.X)
     assert 0.4 < recall <= 1
     assert (recall > 0.95) == (kind == "hnsw")
-    assert quality(found, data.test) > 0.9 * quality(tagger, data.test)
-    found.save(tmp_path / "model")
+    assert quality(approximate, data.test) > 0.9 * quality(tagger, data.test)
+    approximate.save(tmp_path / "model")
     loaded = Tagger.load(tmp_path / "model", device="cpu")
-    assert type(loaded.learner_.index) is type(found.learner_.index)
+    assert type(loaded.predictor_.index) is type(approximate.predictor_.index)
     assert loaded.index_recall(data.test.X) == recall
-    assert np.array_equal(loaded.rank(data.test.X, 10).ids, found.rank(data.test.X, 10).ids)
+    assert np.array_equal(loaded.rank(data.test.X, 10).ids, approximate.rank(data.test.X, 10).ids)
     points = len(loaded.model_.memory)
     loaded.partial_fit(data.test.X, tags_of(data.test.Y, loaded.classes_))
-    assert len(loaded.learner_.index) == points + len(data.test)
-    assert quality(loaded, data.test) > quality(found, data.test)  # they are their own neighbours now
+    assert len(loaded.predictor_.index) == points + len(data.test)
+    assert quality(loaded, data.test) > quality(approximate, data.test)  # points are their own neighbours now
 
 
 def test_more_probes_find_more(model, data):
@@ -495,8 +550,8 @@ def test_more_probes_find_more(model, data):
 
 
 @pytest.mark.parametrize("round", [1, 2])
-def test_ctrl_c_ends_training_with_what_the_first_round_learned(model, data, monkeypatch, round):
-    """In the first round nothing is learned again; in the second the weights and the points of the first stay."""
+def test_ctrl_c_leaves_the_result_of_the_first_round(model, data, monkeypatch, round):
+    """Stopped in the first round, there is no second one; in the second, weights and points of the first stay."""
     module = import_module(f"zipfel.models.{model}")
     calls, trained = [], module.train
 
@@ -514,3 +569,85 @@ def test_ctrl_c_ends_training_with_what_the_first_round_learned(model, data, mon
     assert all(torch.equal(value, calls[1][name]) for name, value in tagger.model_.state_dict().items())
     assert len(tagger.model_.memory) == calls[0][1]
     assert tagger.rank(data.test.X, 3).ids.shape == (len(data.test), 3)
+
+
+# --- Contract ---------------------------------------------------------------------------------------------------------
+
+
+def test_points_are_remembered_and_texts_are_not_read(model):
+    for preset in model_class(model).presets:
+        assert model_class(model).abilities(settings_of(model, preset)) == Abilities(remembers_points=True)
+
+
+@pytest.mark.parametrize(("features", "width"), [(10, 16), (300, 100), (30_000, None)])
+def test_the_width_of_vectors_follows_the_number_of_features(model, features, width):
+    """A third of the features, at least 16 and at most the model's usual width."""
+    settings = settings_of(model)
+    assert settings.dimension is None
+    resolved = model_class(model).resolved(settings, features)
+    assert resolved.dimension == (width or settings.largest_dimension)
+    assert resolved == replace(settings, dimension=resolved.dimension)
+    assert model_class(model).resolved(replace(settings, dimension=7), features).dimension == 7
+
+
+def test_features_of_points_are_saved_for_training_only(tagger):
+    tensors = tagger.model_.tensors()
+    assert set(tensors.train) == {f"points.X.{name}" for name in ("data", "indices", "indptr")}
+    assert {"points.vectors", "points.Y.indices", "points.Y.indptr", "vote"} <= set(tensors.serve)
+
+
+def lesson(data: Dataset, whole: bool = True) -> Lesson:
+    """Return a lesson with 50 held-out points; the first 10 training points have no labels."""
+    Y = data.train.Y.toarray()
+    Y[:10] = 0
+    both, rows = Part(csr_array(Y), X=data.train.X), np.arange(len(data.train))
+    return Lesson(both.take(rows[:-50]), both.take(rows[-50:]), both if whole else None)
+
+
+def model_of(model: str, data: Dataset, **changes: Any) -> NeighbourModel:
+    settings = settings_of(model, changes={**MODELS[model], **changes})
+    return model_class(model)(data.sizes.features, data.sizes.labels, settings, torch.Generator())
+
+
+def test_the_cost_counts_a_second_round_where_the_vote_is_chosen(model, data):
+    points, targets = len(data.train), 4 * 32 * (model == "dxml")
+    cost = model_of(model, data).cost(lesson(data))
+    assert (cost.rounds, cost.fewest_points) == ((points - 60, points - 10), 640)
+    assert cost.bytes_a_point == 4 * 32 + targets  # vectors of the first round
+    given = model_of(model, data, neighbours=5, sharpness=1.0).cost(lesson(data))
+    assert (given.rounds, given.bytes_a_point) == ((points - 10,), targets)
+    separate = model_of(model, data).cost(lesson(data, whole=False))
+    assert (separate.rounds, separate.bytes_a_point) == ((points - 60,), targets)
+
+
+def test_the_cost_of_dxml_includes_all_walks_and_a_rehearsal_walks_once(data, monkeypatch):
+    walks, deepwalk = [], dxml.deepwalk
+
+    def spy(graph, width, numbers, settings=None, deterministic=True):
+        if graph.shape[0] > 2:  # else it only imports gensim
+            walks.append(settings.walks)
+        return deepwalk(graph, width, numbers, settings, deterministic)
+
+    monkeypatch.setattr(dxml, "deepwalk", spy)
+    model = model_of("dxml", data, walks_per_label=7)
+    cost = model.cost(lesson(data))
+    assert walks == [1]
+    assert model.settings.walks_per_label == 7
+    assert 0 < cost.seconds / (7 * 2) == pytest.approx(cost.lost_seconds)
+    model.rehearse(0.5)
+    assert model.settings.walks_per_label == 1
+
+
+def test_a_completed_model_has_as_many_points_as_after_training(model, data, monkeypatch):
+    """It ranks at the speed of the full memory; DeepWalk, which the cost includes, does not run again."""
+    rehearsed, full = model_of(model, data, epochs=1), lesson(data)
+    some = full.validation
+    rehearsed.fit(Lesson(some), Run())
+    vectors = rehearsed.memory.vectors
+    monkeypatch.setattr(dxml, "deepwalk", lambda *given: pytest.fail("DeepWalk runs again"))
+    assert rehearsed.complete(full, some) > 0
+    points = len(data.train) - 10
+    assert len(rehearsed.memory) == len(rehearsed.index) == points
+    assert torch.equal(rehearsed.memory.vectors, vectors[torch.arange(points) % len(some)])
+    assert rehearsed.memory.Y.shape == (points, data.sizes.labels)
+    assert rehearsed.predictor().rank(data.test.X, 5).ids.shape == (len(data.test), 5)

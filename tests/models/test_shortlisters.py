@@ -23,9 +23,10 @@ from zipfel.data.dataset import Dataset, Part
 from zipfel.index.exact import ExactIndex
 from zipfel.index.hnsw import HnswIndex
 from zipfel.models import decaf, shortlisters
-from zipfel.models.base import labelled
+from zipfel.models.base import Tensors, labelled
+from zipfel.models.decaf import Decaf
 from zipfel.models.decaf_network import Network
-from zipfel.models.shortlisters import label_sums, list_recall, nodes_of_points, tree_sizes
+from zipfel.models.shortlisters import Shortlister, label_sums, nodes_of_points, tree_sizes
 from zipfel.tagger import Tagger
 from zipfel.training.run import Run
 from zipfel.training.trainer import Schedule
@@ -35,14 +36,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 LABELS, WORDS = 40, 60
 LONELY, UNKNOWN = 7, 9  # labels without points; of the second nothing is told either
 SMALL: dict[str, Any] = {
-    "dimension": 16, "batch": 32, "steps": 1, "epochs": 4, "rate": 0.03, "drop": 0.0, "first_epochs": 8,
-    "first_rate": 0.03, "first_drop": 0.0, "beam": 3,
+    "dimension": 16, "batch_size": 32, "min_steps": 1, "epochs": 4, "learning_rate": 0.03, "dropout": 0.0,
+    "module1_epochs": 8, "module1_learning_rate": 0.03, "module1_dropout": 0.0, "beam": 3,
 }  # fmt: skip
 SETTINGS = {
     "hnsw": {**SMALL, "shortlist": "hnsw"},
     "parabel": {**SMALL, "shortlist": "parabel"},
     "hnsw, two": {**SMALL, "shortlist": "hnsw", "learners": 2, "lite": True},
-    "parabel, paper": {**SMALL, "shortlist": "parabel", "cosine": False, "relu": True, "missed": False},
+    "parabel, paper": {**SMALL, "shortlist": "parabel", "cosine": False, "relu": True, "add_missed_labels": False},
 }
 
 
@@ -84,40 +85,47 @@ def network_of(tagger: Tagger) -> Network:
     return network
 
 
+def shortlister_of(tagger: Tagger) -> Shortlister:
+    shortlister = network_of(tagger).shortlister
+    assert shortlister is not None
+    return shortlister
+
+
 # --- What is learned --------------------------------------------------------------------------------------------------
 
 
 def test_planted_labels_are_on_the_lists(kind, tagger):
-    network, test = network_of(tagger), planted(seed=1)
-    index = network.shortlister()
-    lists = index.search(network.seeking()(bags(test.X)), 1).ids
+    shortlister, test = shortlister_of(tagger), planted(seed=1)
+    index = shortlister.index()
+    lists = index.search(shortlister.encoder()(bags(test.X)), 1).ids
     assert (lists >= 0).sum(dim=1).float().mean() <= 15  # three clusters of five
-    assert list_recall(network, index, test) > 0.9
+    assert shortlister.recall(test, index) > 0.9
     assert tagger.score(test.X, test.Y) > (0.7 if "paper" in kind else 0.85)
 
 
 def test_recall_of_lists_equals_loops(tagger):
-    network, part = network_of(tagger), planted(40, seed=2)
-    index, hits = network.shortlister(), 0
+    shortlister, part = shortlister_of(tagger), planted(40, seed=2)
+    index, hits = shortlister.index(), 0
     for row in range(len(part)):
-        found = index.search(network.seeking()(bags(part.X[[row]])), 1).ids[0].tolist()
+        found = index.search(shortlister.encoder()(bags(part.X[[row]])), 1).ids[0].tolist()
         hits += sum(label in found for label in part.Y[[row]].indices)
-    assert list_recall(network, index, part) == hits / part.Y.nnz
+    assert shortlister.recall(part, index) == hits / part.Y.nnz
 
 
 @pytest.mark.parametrize("kind", ["hnsw"], indirect=True)
 def test_labels_lie_at_the_means_of_their_points_else_at_their_texts(kind):
-    network, part = network_of(fitted("hnsw", validation=0)), planted()
-    points, sums = network.seeking()(bags(part.X)), np.zeros((LABELS, 16))
+    shortlister, part = shortlister_of(fitted("hnsw", validation=0)), planted()
+    encode, sums = shortlister.encoder(), np.zeros((LABELS, 16))
+    points = encode(bags(part.X))
     for row in range(len(part)):
         for label in part.Y[[row]].indices:
             sums[label] += points[row].numpy()
-    sums[LONELY] = network.seeking()(bags(texts()[[LONELY]]))[0].numpy()
+    sums[LONELY] = encode(bags(texts()[[LONELY]]))[0].numpy()
     wanted = [(np.array(row) / max(np.linalg.norm(row), 1e-9)).tolist() for row in sums]
     others = [label for label in range(LABELS) if label != UNKNOWN]
-    torch.testing.assert_close(network.heads[others], torch.tensor(wanted)[others], rtol=1e-3, atol=1e-4)
-    assert network.heads[UNKNOWN].norm().item() == pytest.approx(1)  # somewhere
-    assert isinstance(network.graph, HnswIndex)
+    torch.testing.assert_close(shortlister.heads[others], torch.tensor(wanted)[others], rtol=1e-3, atol=1e-4)
+    assert shortlister.heads[UNKNOWN].norm().item() == pytest.approx(1)  # somewhere
+    assert isinstance(shortlister.graph, HnswIndex)
 
 
 @pytest.mark.parametrize("kind", ["hnsw"], indirect=True)
@@ -126,7 +134,7 @@ def test_without_faiss_all_vectors_are_looked_at(kind, tagger, monkeypatch, tmp_
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.warns(UserWarning, match="exact index takes the place of hnsw"):
         plain = fitted("hnsw")
-    assert isinstance(network_of(plain).neighbours(), ExactIndex)
+    assert isinstance(shortlister_of(plain).graph, ExactIndex)
     assert np.array_equal(plain.rank(planted(seed=1).X, 5).ids, found)
     plain.save(tmp_path / "model")
     loaded = Tagger.load(tmp_path / "model", device="cpu")
@@ -134,9 +142,9 @@ def test_without_faiss_all_vectors_are_looked_at(kind, tagger, monkeypatch, tmp_
 
 
 def test_leaves_are_balanced_and_so_many_that_lists_are_no_longer_than_those_of_clusters():
-    network = network_of(fitted("parabel", epochs=1, first_epochs=1))
-    sizes = network.clusters.bincount()
-    assert (len(sizes), network.beam, network.heads.shape) == (32, 10, (62, 17))
+    shortlister = shortlister_of(fitted("parabel", epochs=1, module1_epochs=1))
+    sizes = shortlister.clusters.bincount()
+    assert (len(sizes), int(shortlister.beam), shortlister.heads.shape) == (32, 10, (62, 17))
     assert sizes.max() - sizes.min() <= 1
 
 
@@ -177,10 +185,10 @@ def test_nodes_learn_from_the_points_that_come_by_them():
             return plain(run, stage, module, points, objective, *more)
 
         patch.setattr(shortlisters, "train", spy)
-        tagger = fitted("parabel", validation=0, epochs=1, first_epochs=1)
-    ((stage, nodes, loss),), network, part = seen, network_of(tagger), planted()
-    leaves, total = network.clusters.tolist(), 0.0
-    for row, x in enumerate(network.seeking()(bags(part.X[:6])).tolist()):
+        tagger = fitted("parabel", validation=0, epochs=1, module1_epochs=1)
+    ((stage, nodes, loss),), shortlister, part = seen, shortlister_of(tagger), planted()
+    leaves, total = shortlister.clusters.tolist(), 0.0
+    for row, x in enumerate(shortlister.encoder()(bags(part.X[:6])).tolist()):
         own = {leaves[label] for label in part.Y[[row]].indices}
         for level in range(1, 6):
             for node in range(2**level):
@@ -210,7 +218,7 @@ def test_few_labels(shortlist, labels, tmp_path):
 
 
 def state_of(tagger: Tagger) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for part in tagger.model_.saved() for name, value in part.items()}
+    return {name: value.clone() for name, value in tagger.model_.tensors().all.items()}
 
 
 def opened(folder: Path) -> Run:
@@ -221,7 +229,7 @@ def opened(folder: Path) -> Run:
 
 @pytest.mark.parametrize("kind", ["hnsw, two", "parabel"])
 def test_a_run_stopped_often_ends_the_same(tmp_path, monkeypatch, kind):
-    changes = {"epochs": 1, "first_epochs": 1, "validation": 0}
+    changes = {"epochs": 1, "module1_epochs": 1, "validation": 0}
     plain, stops = fitted(kind, **changes), 0
     monkeypatch.setattr(decaf, "Schedule", partial(Schedule, checkpoint_seconds=0))
     while True:
@@ -241,7 +249,7 @@ def test_a_run_stopped_often_ends_the_same(tmp_path, monkeypatch, kind):
 
 
 def test_ctrl_c_while_nodes_learn(tmp_path, monkeypatch):
-    plain = fitted("parabel", epochs=1, first_epochs=1)
+    plain = fitted("parabel", epochs=1, module1_epochs=1)
 
     def interrupted(*given: Any) -> Any:
         raise KeyboardInterrupt
@@ -249,8 +257,8 @@ def test_ctrl_c_while_nodes_learn(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(shortlisters, "nodes_on_the_way", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            fitted("parabel", opened(tmp_path), epochs=1, first_epochs=1)
-    ours, theirs = state_of(fitted("parabel", opened(tmp_path), epochs=1, first_epochs=1)), state_of(plain)
+            fitted("parabel", opened(tmp_path), epochs=1, module1_epochs=1)
+    ours, theirs = state_of(fitted("parabel", opened(tmp_path), epochs=1, module1_epochs=1)), state_of(plain)
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
@@ -260,53 +268,55 @@ def test_ctrl_c_while_nodes_learn(tmp_path, monkeypatch):
 def test_a_graph_grows_by_labels_that_come_and_is_saved_with_them(tmp_path):
     tagger = fitted("hnsw, two")
     model = tagger.model_
-    graphs = [network.graph for network in model.networks]
+    owned = [network.shortlister for network in model.networks]
+    graphs = [shortlister.graph for shortlister in owned]
     model.add_label_texts(csr_array(np.eye(2, WORDS, 3, dtype=np.float32)))
-    model.learner()
+    model.learners()
     assert [len(graph) for graph in graphs] == [LABELS] * 2  # they join once they are learned
-    model.learned = LABELS + 2
-    before = [network.shortlister().search(network.heads[-2:], 1).ids for network in model.networks]
-    for network, graph, ids in zip(model.networks, graphs, before, strict=True):
-        assert network.graph is graph  # nothing is built anew
+    model.learned.fill_(LABELS + 2)
+    before = [shortlister.index().search(shortlister.heads[-2:], 1).ids for shortlister in owned]
+    for shortlister, graph, ids in zip(owned, graphs, before, strict=True):
+        assert shortlister.graph is graph  # nothing is built anew
         assert len(graph) == LABELS + 2
         assert LABELS in ids[0].tolist()
         assert LABELS + 1 in ids[1].tolist()
-    sizes = {"features": WORDS, "labels": LABELS + 2}
-    loaded = decaf.restored(sizes, model.settings, *deepcopy(model.saved()))
+    loaded = Decaf.restored(WORDS, LABELS + 2, model.settings, Tensors(*deepcopy(model.tensors())))
     for network, ids in zip(loaded.networks, before, strict=True):
-        assert isinstance(network.graph, HnswIndex)
-        assert torch.equal(network.shortlister().search(network.heads[-2:], 1).ids, ids)
+        shortlister = network.shortlister
+        assert isinstance(shortlister.graph, HnswIndex)
+        assert torch.equal(shortlister.index().search(shortlister.heads[-2:], 1).ids, ids)
 
 
 def test_labels_that_lie_elsewhere_now_have_a_new_graph():
-    network = network_of(fitted("hnsw", epochs=1, first_epochs=1))
-    vectors = torch.stack([network.heads[0] + 0.01 * network.heads[1], torch.zeros(16)])
-    before = network.heads.clone()
-    shortlisters.place(network, torch.tensor([30, 31]), vectors)
-    torch.testing.assert_close(network.heads[30], normalize(vectors[:1], dim=1)[0])
+    shortlister = shortlister_of(fitted("hnsw", epochs=1, module1_epochs=1))
+    vectors = torch.stack([shortlister.heads[0] + 0.01 * shortlister.heads[1], torch.zeros(16)])
+    before = shortlister.heads.clone()
+    shortlister.assign(torch.tensor([30, 31]), vectors)
+    torch.testing.assert_close(shortlister.heads[30], normalize(vectors[:1], dim=1)[0])
     others = torch.arange(LABELS) != 30
-    assert torch.equal(network.heads[others], before[others])  # of 31 nothing is known
-    assert 30 in network.shortlister().open(network.heads[:1]).ids[0].tolist()
-    assert len(network.graph) == LABELS
+    assert torch.equal(shortlister.heads[others], before[others])  # of 31 nothing is known
+    assert 30 in shortlister.index().open(shortlister.heads[:1]).ids[0].tolist()
+    assert len(shortlister.graph) == LABELS
 
 
 def test_labels_of_which_nothing_is_known_go_evenly(kind, tagger):
     model = deepcopy(tagger.model_)
-    before = [network.clusters.clone() for network in model.networks]
+    before = [deepcopy(network.shortlister) for network in model.networks]
     model.add_labels(5, torch.Generator().manual_seed(0))
-    for network, clusters in zip(model.networks, before, strict=True):
-        assert len(network.clusters) == LABELS + 5
+    for network, old in zip(model.networks, before, strict=True):
+        shortlister = network.shortlister
         if "hnsw" in kind:
-            torch.testing.assert_close(network.heads[LABELS:].norm(dim=1), torch.ones(5))
+            torch.testing.assert_close(shortlister.heads[LABELS:].norm(dim=1), torch.ones(5))
+            assert torch.equal(shortlister.heads[:LABELS], old.heads)
         else:
-            assert network.clusters[LABELS:].tolist() == [0, 1, 2, 3, 4]
-        assert torch.equal(network.clusters[:LABELS], clusters)
-    assert sorted(model.learner().rank(texts()[:3], LABELS + 5).ids[0]) == list(range(LABELS + 5))
+            assert shortlister.clusters[LABELS:].tolist() == [0, 1, 2, 3, 4]
+            assert torch.equal(shortlister.clusters[:LABELS], old.clusters)
+    assert sorted(model.predictor().rank(texts()[:3], LABELS + 5).ids[0]) == list(range(LABELS + 5))
 
 
 def test_sums_of_labels_take_texts_where_there_are_no_points():
-    network = network_of(fitted("parabel", epochs=1, first_epochs=1))
-    with_texts, without = (label_sums(network, network.tokens, planted(), Z) for Z in (texts(), None))
+    network = network_of(fitted("parabel", epochs=1, module1_epochs=1))
+    with_texts, without = (label_sums(network.tokens, planted(), Z, torch.zeros(LABELS, 16)) for Z in (texts(), None))
     torch.testing.assert_close(with_texts[LONELY], network.tokens.rows[LONELY].detach())
     assert not without[LONELY].any()
     assert not with_texts[UNKNOWN].any()

@@ -27,7 +27,7 @@ def sigmoid(x: float) -> float:
 
 
 def vectors(tagger: Tagger, texts: list[str]) -> np.ndarray:
-    return tagger.learner_.encode(tagger.features_.transform(texts)).double().numpy()
+    return tagger.predictor_.encode(tagger.features_.transform(texts)).double().numpy()
 
 
 def scores(tagger: Tagger) -> list[list[float]]:
@@ -39,17 +39,17 @@ def scores(tagger: Tagger) -> list[list[float]]:
 
 
 def test_glas_scores_a_text_like_a_label():
-    tagger = fitted("glas", steps=1)
-    scale, offset = (float(value) for value in tagger.model_.classifier.line())
+    tagger = fitted("glas", min_steps=1)
+    scale, offset = (float(value) for value in tagger.model_.classifier.scale_and_offset())
     points, labels = vectors(tagger, ["red apple", "car"]), vectors(tagger, list(MINE.values())[:2])
     slow = [[sigmoid(scale * float(x @ z) + offset) for z in labels] for x in points]
     np.testing.assert_allclose(scores(tagger), slow, rtol=1e-5)
 
 
 def test_lightdxml_mixes_what_classifier_and_shortlist_say_of_a_text():
-    tagger = fitted("lightdxml", steps=1, beta=0.25)
+    tagger = fitted("lightdxml", min_steps=1, beta=0.25)
     model = tagger.model_
-    scale, offset = (float(value) for value in model.classifier.line())
+    scale, offset = (float(value) for value in model.classifier.scale_and_offset())
     points, labels = vectors(tagger, ["red apple", "car"]), vectors(tagger, list(MINE.values())[:2])
     inner, outer = model.label_encoder.inner, model.label_encoder.outer
     placed = labels @ inner.weight.detach().numpy().T + inner.bias.detach().numpy()
@@ -68,11 +68,11 @@ def test_lightdxml_mixes_what_classifier_and_shortlist_say_of_a_text():
 
 
 def test_labels_of_a_request_stand_where_their_scores_put_them_before_these_become_probabilities():
-    tagger = Tagger("glas", settings={"dimension": 8, "epochs": 9, "steps": 1}, text={"min_count": 1}, device="cpu",
+    tagger = Tagger("glas", settings={"dimension": 8, "epochs": 9, "min_steps": 1}, text={"min_count": 1}, device="cpu",
                     validation=0.3, calibration="platt").fit(TEXTS * 20, TAGS * 20)  # fmt: skip
     assert tagger.calibration_ is not None
     raw, row = tagger.rank(["slow car"], 9), tagger.features_.transform(["slow car"])
-    score = float(tagger.model_.text_scores(tagger.learner_, row, row)[0, 0])
+    score = float(tagger.model_.text_scores(tagger.predictor_, row, row)[0, 0])
     place = int((raw.scores[0] >= score).sum())
     found = tagger.predict(["slow car"], 9, extra={"lorry": "slow car"})[0]
     assert [tag.label for tag in found].index("lorry") == place
@@ -91,8 +91,8 @@ def test_where_points_vote_a_text_is_no_label(model):
 
 @pytest.mark.parametrize("model", ["glas", "lightdxml", "decaf"])
 def test_the_nearest_labels_are_those_with_the_largest_cosines(model):
-    tagger = fitted(model, steps=1)
-    rows = tagger.learner_.first.classifier.vectors.double().numpy()
+    tagger = fitted(model, min_steps=1)
+    rows = tagger.predictor_.first.classifier.vectors.double().numpy()
     own = tagger.classes_.index("car")
     cosines = {
         name: float(rows[own] @ rows[place] / np.linalg.norm(rows[own]) / np.linalg.norm(rows[place]))

@@ -39,7 +39,7 @@ def test_prediction_multiplies_with_what_learning_does(cosine):
     classifier, x = made(cosine=cosine), unit(5)
     with torch.no_grad():
         classifier.scale.mul_(1.5 if cosine else 1)
-        scale, offset = classifier.line()
+        scale, offset = classifier.scale_and_offset()
         torch.testing.assert_close(scale * (x @ classifier.composed().T) + offset, classifier(x, torch.arange(6)))
     assert not scale.requires_grad
     assert not offset.requires_grad
@@ -77,11 +77,11 @@ def test_lengths_come_back():
     stored.stored_lengths = lengths["classifier.lengths"]
     assert torch.equal(stored.composed(), composed)  # as they were stored: not divided by a length near 1 again
     assert torch.equal(stored.lengths()["classifier.lengths"], lengths["classifier.lengths"])
-    stored.unfold()
+    stored.restore_lengths()
     torch.testing.assert_close(stored.labels.rows.detach(), rows)
     assert stored.stored_lengths is None
     again = stored.labels.rows.clone()
-    stored.unfold()
+    stored.restore_lengths()
     assert torch.equal(stored.labels.rows, again)
     torch.testing.assert_close(stored.lengths()["classifier.lengths"], rows.norm(dim=1))
 

@@ -23,9 +23,9 @@ from zipfel.nn.encoders import (
     Table,
     TextBlock,
     averaged,
+    drop_features,
     dropped,
     in_parts,
-    keep_features,
     steady_linear,
     unique_ids,
     whole,
@@ -170,7 +170,7 @@ def many(entries=20_000):
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_about_the_share_is_kept_and_not_rescaled(share):
     bags = many()
-    kept = keep_features(bags, share, seeded())
+    kept = drop_features(bags, 1 - share, seeded())
     assert torch.equal(kept.ids, bags.ids)
     assert torch.equal(kept.offsets, bags.offsets)
     there = kept.weights != 0
@@ -182,15 +182,15 @@ def test_about_the_share_is_kept_and_not_rescaled(share):
 def test_the_generator_decides_what_is_kept():
     bags = many()
     before = bags.weights.clone()
-    first, again, other = (keep_features(bags, 0.5, seeded(seed)).weights for seed in (1, 1, 2))
+    first, again, other = (drop_features(bags, 0.5, seeded(seed)).weights for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(bags.weights, before)
 
 
-def test_all_are_kept_at_one():
+def test_all_are_kept_without_dropout():
     bags = many()
-    assert torch.equal(keep_features(bags, 1.0, seeded()).weights, bags.weights)
+    assert torch.equal(drop_features(bags, 0.0, seeded()).weights, bags.weights)
 
 
 # --- Averages ---
@@ -198,7 +198,7 @@ def test_all_are_kept_at_one():
 
 def kept_of(rows, share, seed):
     """Return what a generator keeps, drawn a second time: a list of 0 and 1 for each bag."""
-    draws = iter((torch.rand(sum(map(len, rows)), generator=seeded(seed)) < share).int().tolist())
+    draws = iter((torch.rand(sum(map(len, rows)), generator=seeded(seed)) < 1 - (1 - share)).int().tolist())
     return [[next(draws) for _ in row] for row in rows]
 
 
@@ -208,7 +208,7 @@ def test_averages_equal_loops(rows, share, seed):
     kept = [[1] * len(row) for row in rows] if share == 1 else kept_of(rows, share, seed)
     slow = torch.tensor(reference.averages(table.rows.tolist(), rows, kept, WIDTH)).reshape(-1, WIDTH)
     before = bags.weights.clone()
-    found = averaged(bags, share, seeded(seed))
+    found = averaged(bags, 1 - share, seeded(seed))
     torch.testing.assert_close(table(found).detach(), slow, atol=1e-5, rtol=1e-5)
     assert torch.equal(found.ids, bags.ids)
     assert torch.equal(found.offsets, bags.offsets)
@@ -216,28 +216,28 @@ def test_averages_equal_loops(rows, share, seed):
 
 
 def test_an_average_by_hand():
-    found = averaged(packed([[(1, 2.0), (3, 4.0)], [], [(0, 5.0)]]), 1.0, seeded())
+    found = averaged(packed([[(1, 2.0), (3, 4.0)], [], [(0, 5.0)]]), 0.0, seeded())
     assert found.weights.tolist() == [1.0, 2.0, 5.0]  # of a mean, 1/K: weights are not made to add up to 1
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_an_average_keeps_about_the_share_and_divides_by_what_it_kept(share):
     bags = many()
-    found = averaged(bags, share, seeded())
+    found = averaged(bags, 1 - share, seeded())
     there = found.weights != 0
     assert abs(there.float().mean().item() - share) < 5 * math.sqrt(share * (1 - share) / len(bags.ids))
     for start, end in ((0, 100), (100, len(bags.ids))):
         count = there[start:end].sum()
         torch.testing.assert_close(found.weights[start:end], bags.weights[start:end] * there[start:end] / count)
-    first, again, other = (averaged(bags, share, seeded(seed)).weights for seed in (1, 1, 2))
+    first, again, other = (averaged(bags, 1 - share, seeded(seed)).weights for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
-def test_all_are_averaged_at_one_whatever_the_generator():
+def test_all_are_averaged_without_dropout_whatever_the_generator():
     bags = many()
-    assert torch.equal(averaged(bags, 1.0, seeded(1)).weights, averaged(bags, 1.0, seeded(2)).weights)
-    assert (averaged(bags, 1.0, seeded()).weights > 0).all()
+    assert torch.equal(averaged(bags, 0.0, seeded(1)).weights, averaged(bags, 0.0, seeded(2)).weights)
+    assert (averaged(bags, 0.0, seeded()).weights > 0).all()
 
 
 def test_an_averaging_network_gives_unit_vectors_and_zero_for_nothing():
@@ -253,7 +253,7 @@ def test_an_averaging_network_gives_unit_vectors_and_zero_for_nothing():
 
 def test_a_point_that_loses_all_its_features_is_zero_and_so_is_its_gradient():
     network = AveragingNetwork(SIZE, WIDTH, seeded())
-    found = network(packed([[(1, 2.0), (3, 4.0)], [(2, 1.0)], []]), 1e-9, seeded())
+    found = network(packed([[(1, 2.0), (3, 4.0)], [(2, 1.0)], []]), 1 - 1e-9, seeded())
     assert found.abs().max() == 0
     (found * torch.randn(3, WIDTH, generator=seeded(2))).sum().backward()
     [(ids, leaf)] = network.table.touched

@@ -9,7 +9,7 @@ from torch import nn
 
 from zipfel.nn import optim
 from zipfel.nn.encoders import Table
-from zipfel.nn.optim import Adam, Sgd, clip, merged
+from zipfel.nn.optim import Adam, Sgd, merged
 from zipfel.types import Bags
 
 SIZE, WIDTH, RATE = 40, 5, 0.05
@@ -198,28 +198,6 @@ def test_a_state_from_before_the_first_step_starts_over():
         assert torch.equal(net.state_dict()[name], value)
 
 
-def test_clip_shortens_all_gradients_as_one_vector():
-    long, short = [torch.tensor([3.0, 0.0]), torch.tensor([[4.0]])], [torch.tensor([0.3])]
-    clip(long, 1.0)
-    torch.testing.assert_close(long, [torch.tensor([0.6, 0.0]), torch.tensor([[0.8]])])
-    clip(short, 1.0)
-    assert short[0].item() == pytest.approx(0.3)
-
-
-def test_a_clipped_step_covers_tables_and_dense_parameters():
-    plain, clipped = Net(), Net()
-    for net, longest in ((plain, None), (clipped, 0.01)):
-        optimiser = Adam(net, RATE, clip=longest)
-        trained(net, optimiser, [0])
-        moments = torch.cat([optimiser.state["table"][0].flatten(), *(
-            optimiser.dense.state[p]["exp_avg"].flatten() for p in optimiser.parameters
-        )])  # fmt: skip
-        if longest is None:
-            assert moments.norm() / 0.1 > 0.1  # a first moment is a tenth of the first gradient
-        else:
-            assert (moments.norm() / 0.1).item() == pytest.approx(0.01, rel=1e-3)
-
-
 # --- SGD ---
 
 
@@ -304,12 +282,3 @@ def test_a_saved_state_of_sgd_goes_on_bit_for_bit():
     forgetful.load_state_dict(first.state_dict())
     trained(forgetful, Sgd(forgetful, RATE), range(4, 9))
     assert not torch.equal(forgetful.table.rows, undisturbed.table.rows)  # its state matters
-
-
-def test_clip_covers_what_sgd_sees():
-    net = Net()
-    optimiser = Sgd(net, RATE, decay=0.0, clip=0.01)
-    trained(net, optimiser, [0])
-    dense = [optimiser.dense.state[parameter]["momentum_buffer"] for parameter in optimiser.parameters]
-    velocities = [optimiser.state["table"][0], *dense]
-    assert torch.cat([velocity.flatten() for velocity in velocities]).norm().item() == pytest.approx(0.01, rel=1e-3)

@@ -1,4 +1,4 @@
-"""The page in a real browser, served by `zipfel serve` with a small model that was really trained."""
+"""The page in a real browser, served by `zipfel serve` with small models trained for the test."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ expect.set_options(timeout=10_000)
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return the folders of two models: of tickets, with texts of its labels, and of things, without."""
+    """Return the folders of two models: one of tickets, with label texts, and one of things, without."""
     from zipfel import Tagger
 
     folder = tmp_path_factory.mktemp("models")
-    settings = {"steps": 1, "dimension": 16, "epochs": 30}
+    settings = {"min_steps": 1, "dimension": 16, "epochs": 30}
     for name, (rows, label_texts) in {"tickets": (TICKETS, LABEL_TEXTS), "things": (THINGS, None)}.items():
         texts, tags = zip(*rows * 5, strict=True)
         tagger = Tagger("glas", settings=settings, text={"min_count": 1}, validation=0, device="cpu")
@@ -37,7 +37,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 class Server:
-    """A running service, and its answers without a browser in between."""
+    """A running service, and its responses without a browser."""
 
     def __init__(self, words: list[str], log: Path, token: str | None = None) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "ZIPFEL_TOKEN"}
@@ -49,7 +49,7 @@ class Server:
 
     @cached_property
     def url(self) -> str:
-        """Where it listens, once it does: services start while others are waited for."""
+        """The address, as soon as the service listens: services start in parallel."""
         end = time.monotonic() + 60
         while time.monotonic() < end and self.process.poll() is None:
             for line in self.log.read_text().splitlines():
@@ -75,7 +75,7 @@ class Server:
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory, models: dict[str, Path]) -> Iterator[dict[str, Server]]:
-    """Run a service of one model that is open to all, and one of two models that asks for a token."""
+    """Run a service of one model without a token, and one of two models with a token."""
     log = tmp_path_factory.mktemp("logs")
     words = [str(folder) for folder in models.values()]
     running = {"open": Server(words[:1], log / "open"), "locked": Server(words, log / "locked", TOKEN)}
@@ -106,7 +106,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Tab:
-    """Opens pages and watches them: no page may fail, break the policy, or ask another host for anything."""
+    """Opens pages and watches them: no page may fail, violate the policy, or contact another host."""
 
     def __init__(self, browser: Browser, server: Server) -> None:
         self.browser, self.server = browser, server
@@ -125,7 +125,7 @@ class Tab:
         return page
 
     def _heard(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning") and not text.startswith("Failed to load resource"):  # statuses that are meant
+        if kind in ("error", "warning") and not text.startswith("Failed to load resource"):  # expected error statuses
             self.complaints.append(text)
 
     def close(self) -> None:

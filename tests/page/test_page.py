@@ -118,7 +118,7 @@ class TestTags:
         assert labels(page) == ["printer"]
         expect(page.locator("#threshold-value")).to_have_text(f"{middle:.2f}")
         set_threshold(page, 1)
-        expect(page.locator("#more")).to_contain_text("No tag reaches 1.00; the best, printer, has 0.")
+        expect(page.locator("#more")).to_contain_text("No tag scores 1.00 or more; the best, printer, scores 0.")
         set_threshold(page, 0)
         assert len(labels(page)) == len(scores)
         assert [url for url in tab.asked if url.endswith("/tag")] == before
@@ -147,7 +147,7 @@ class TestMarks:
         assert set(marked) == pulled
         against = [reason["term"] for reason in strong if reason["weight"] < 0]
         assert page.locator("#mirror mark.against").count() == len(against)
-        assert ("spoke against it" in page.locator("#legend").text_content()) == bool(against)
+        assert ("count against it" in page.locator("#legend").text_content()) == bool(against)
         assert page.locator("#mirror").text_content() == text + "\u200b"
 
     def test_the_mirror_lies_under_the_text(self, page):
@@ -190,7 +190,7 @@ class TestDetail:
         detail = page.get_by_role("region", name="About printer")
         said = server.get("labels/printer")
         expect(detail.locator(".about")).to_have_text(LABEL_TEXTS["printer"])
-        expect(detail.locator(".frequency")).to_have_text("On 15 texts that the model learned from.")
+        expect(detail.locator(".frequency")).to_have_text("15 training texts have this label.")
         assert said["count"] == 15
         near = [other["label"] for other in said["near"]]
         assert near
@@ -229,7 +229,7 @@ class TestNewLabels:
         page.get_by_label("Text of a new label").fill("the machine in the kitchen: coffee")
         page.keyboard.press("Enter")
         expect(page.locator("#invented li")).to_have_count(1)
-        expect(page.locator("#invented .note")).to_have_text(re.compile(r"^place \d+, 0\.\d\d$"))
+        expect(page.locator("#invented .note")).to_have_text(re.compile(r"^rank \d+, score 0\.\d\d$"))
         set_threshold(page, 0)
         expect(row(page, "kitchen")).to_have_class(re.compile("invented"))
         page.reload()
@@ -248,7 +248,7 @@ class TestNewLabels:
         page.get_by_label("Name of a new label").fill("mail")
         page.get_by_label("Text of a new label").fill("letters")
         page.keyboard.press("Enter")
-        expect(page.get_by_role("alert")).to_contain_text("the model has a label 'mail' already")
+        expect(page.get_by_role("alert")).to_contain_text("the model already has a label 'mail'")
         expect(page.get_by_label("Text of a new label")).to_have_value("letters")
         page.get_by_role("button", name="Try again").click()
         expect(page.get_by_role("alert")).to_be_hidden()
@@ -330,7 +330,7 @@ class TestCorrections:
         expect(page.get_by_role("listbox")).to_be_hidden()
         expect(row(page, "network").locator(".accept")).to_have_attribute("aria-pressed", "true")
         field.fill("zzz")
-        expect(page.get_by_role("listbox", include_hidden=True)).to_have_text("No label like this.")
+        expect(page.get_by_role("listbox", include_hidden=True)).to_have_text("No matching label.")
         field.press("Escape")
         expect(page.get_by_role("listbox")).to_be_hidden()
 
@@ -415,7 +415,7 @@ class TestSafety:
     def test_a_problem_is_told_and_can_be_tried_again(self, page):
         page.route("**/tag", lambda route: route.abort())
         page.fill("#text", JAM)
-        expect(page.get_by_role("alert")).to_contain_text("The server does not answer. Is it still running?")
+        expect(page.get_by_role("alert")).to_contain_text("The server does not respond. Is it still running?")
         page.unroute("**/tag")
         page.get_by_role("button", name="Try again").click()
         expect(page.get_by_role("alert")).to_be_hidden()
@@ -423,18 +423,18 @@ class TestSafety:
 
     def test_what_the_server_refuses_is_told_in_its_words(self, page):
         page.fill("#text", "x" * 100_001)
-        expect(page.get_by_role("alert")).to_contain_text("a text may have 100000 characters")
+        expect(page.get_by_role("alert")).to_contain_text("a text may have at most 100000 characters")
 
     def test_an_answer_that_is_no_json_is_told(self, page):
         page.route("**/tag", lambda route: route.fulfill(status=502, body="<h1>Bad gateway</h1>"))
         page.fill("#text", JAM)
-        expect(page.get_by_role("alert")).to_contain_text("The server answered 502.")
+        expect(page.get_by_role("alert")).to_contain_text("The server responded with status 502.")
 
     def test_asks_for_a_token_and_keeps_it_for_the_session(self, tab, locked):
         page = tab(server=locked)
         dialog = page.get_by_role("dialog")
         give_token(page, "wrong")
-        expect(dialog).to_contain_text("That token was not the right one.")
+        expect(dialog).to_contain_text("Wrong token.")
         give_token(page, TOKEN)
         expect(dialog).to_be_hidden()
         write(page, JAM)
@@ -494,6 +494,6 @@ def test_one_of_several_models_can_be_chosen(tab, locked):
     page.get_by_role("combobox", name="Model").select_option("things")
     expect(page.locator("li.tag .line .name")).to_have_text(["fruit", "vehicle"])
     row(page, "fruit").locator(".main").click()
-    expect(page.get_by_role("region", name="About fruit").locator(".frequency")).to_contain_text("On 5 texts")
+    expect(page.get_by_role("region", name="About fruit").locator(".frequency")).to_contain_text("5 training texts")
     page.fill("#search", "e")
     expect(page.get_by_role("option").locator(".name")).to_have_text(["vehicle"])

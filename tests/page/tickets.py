@@ -1,4 +1,4 @@
-"""What the small model learns from: tickets, one of whose labels is markup that a careless page would run."""
+"""Training data of the small models: tickets, with one label that is markup, which a careless page would run."""
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 LABEL_TEXTS = {
@@ -24,4 +24,4 @@ TICKETS = [
 ]
 
 THINGS = [("a red apple", ["fruit"]), ("a fast car", ["vehicle"])]
-TOKEN = "the-right-token"  # of the service that asks for one
+TOKEN = "the-right-token"  # of the service that needs one

@@ -22,8 +22,8 @@ ABOUT = {"printer": "Printers and PAPER", "network": "Wifi, cables", "slow / lat
 
 
 def tiny(model: str = "glas", seed: int = 0, **settings: Any) -> Tagger:
-    """Return a model that is good for nothing but quick."""
-    settings = {"dimension": 16, "epochs": 3, **settings} | ({"steps": 1} if model != "mnn" else {})
+    """Return a model that is quick to train, and otherwise useless."""
+    settings = {"dimension": 16, "epochs": 3, **settings} | ({"min_steps": 1} if model != "mnn" else {})
     tagger = Tagger(model, settings=settings, text={"min_count": 1}, validation=0, device="cpu", seed=seed)
     return tagger.fit(TEXTS, TAGS, label_texts=ABOUT)
 
@@ -42,7 +42,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Client:
-    """Asks the application in this process, one request after the other or several at once."""
+    """Sends requests to the application in this process, one at a time or several at once."""
 
     def __init__(self, runner: asyncio.Runner, service: Service, gate: Gate) -> None:
         self.runner, self.service, self.gate = runner, service, gate
@@ -64,7 +64,7 @@ class Client:
 
 @pytest.fixture
 def serving(models: Path) -> Iterator[Callable[..., Client]]:
-    """Return what serves models of the folder, by name, until the test ends."""
+    """Return a function that serves models of the folder, by name, until the test ends."""
     with asyncio.Runner() as runner:
         services: list[Service] = []
 

@@ -1,4 +1,4 @@
-"""What the routes answer."""
+"""The responses of the routes."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class Reason(NamedTuple):
 
 def test_tags_are_those_of_the_model(client, models):
     texts = ["paper in the printer", "wifi", ""]
-    found = client.tag(texts, k=2)
-    assert found.status_code == 200
+    answer = client.tag(texts, k=2)
+    assert answer.status_code == 200
     expected = Tagger.load(models / "glas").predict(texts, k=2)
-    assert found.json()["tags"] == [[{"label": tag.label, "score": tag.score} for tag in row] for row in expected]
+    assert answer.json()["tags"] == [[{"label": tag.label, "score": tag.score} for tag in row] for row in expected]
     about = json.loads((models / "glas" / "model.json").read_text())
-    assert found.json()["model"] == {"id": "glas", "version": about["sha256"][:12]}
+    assert answer.json()["model"] == {"id": "glas", "version": about["sha256"][:12]}
 
 
-def test_a_threshold_leaves_out_what_scores_less(client):
+def test_a_threshold_leaves_out_lower_scores(client):
     tags = client.tag(["paper"], k=3).json()["tags"][0]
     least = tags[1]["score"]
     assert client.tag(["paper"], k=3, threshold=least).json()["tags"][0] == tags[:2]
     assert client.tag(["paper"], k=3, threshold=1).json()["tags"] == [[]]
 
 
-def test_models_stand_side_by_side(client, models):
+def test_several_models_are_served_side_by_side(client, models):
     listed = client.ask("GET", "/models").json()["models"]
     assert [(m["id"], m["kind"], m["labels"], m["default"]) for m in listed] == [
         ("glas", "glas", 3, True),
@@ -53,43 +53,43 @@ def test_models_stand_side_by_side(client, models):
 
 
 @pytest.mark.parametrize("model", ["glas", "lightdxml", "decaf"])
-def test_a_label_of_the_request_competes(client, model):
+def test_an_extra_label_competes_with_those_of_the_model(client, model):
     plain = client.tag(["no paper in the printer"], k=3, model=model).json()["tags"][0]
     both = client.tag(["no paper in the printer"], k=4, model=model, extra={"mine": "paper in the printer", "?": "zz"})
     tags = both.json()["tags"][0]
     assert [tag for tag in tags if tag["label"] not in ("mine", "?")] == plain
     scores = {tag["label"]: tag["score"] for tag in tags}
     assert 0 < scores["mine"] <= 1
-    assert "?" not in scores  # no word of it is known, so that it comes last
+    assert "?" not in scores  # none of its words is known, so it comes last
     assert [tag["score"] for tag in tags] == sorted((tag["score"] for tag in tags), reverse=True)
 
 
-def test_what_a_request_may_not_bring(client):
+def test_extra_labels_that_are_refused(client):
     known = client.tag(["wifi"], extra={"printer": "printer"})
     assert (known.status_code, known.json()["error"]) == (400, "extra: the model has a label 'printer' already")
     votes = client.tag(["wifi"], model="mnn", extra={"mine": "wifi"})
     assert (votes.status_code, votes.json()["error"]) == (400, "mnn cannot score a label by its text")
 
 
-def test_labels_are_found_by_name_and_text_those_that_begin_with_it_first(client):
-    def found(query: str, **more: object) -> list[str]:
+def test_labels_are_searched_by_name_and_text_and_prefixes_come_first(client):
+    def search(query: str, **more: object) -> list[str]:
         answer = client.ask("GET", "/labels", params={"q": query, **more})
         return [label["name"] for label in answer.json()["labels"]]
 
-    assert found("") == ["network", "printer", "slow / late"]
-    assert found("PRINT") == ["printer"]
-    assert found("paper") == ["printer"]
-    assert found("t") == ["slow / late", "network", "printer"]  # "takes long" begins with it
-    assert found("t", limit=1) == ["slow / late"]
-    assert found("zzz") == []
-    assert found("\x1e") == found("\x1f") == found(" ") == ["network", "printer", "slow / late"]  # what parts them
+    assert search("") == ["network", "printer", "slow / late"]
+    assert search("PRINT") == ["printer"]
+    assert search("paper") == ["printer"]
+    assert search("t") == ["slow / late", "network", "printer"]  # its text, "takes long", begins with the query
+    assert search("t", limit=1) == ["slow / late"]
+    assert search("zzz") == []
+    assert search("\x1e") == search("\x1f") == search(" ") == ["network", "printer", "slow / late"]  # separators
     label = client.ask("GET", "/labels?q=printer").json()["labels"][0]
     assert label == {"name": "printer", "text": "Printers and PAPER", "count": 10}
 
 
-def test_a_label_is_told_with_its_nearest(client, models):
+def test_a_label_is_described_with_its_nearest_labels(client, models):
     answer = client.ask("GET", "/labels/" + quote("slow / late", safe="")).json()
-    vectors = Tagger.load(models / "glas").learner_.classifier.vectors
+    vectors = Tagger.load(models / "glas").predictor_.first.classifier.vectors
     cosines = {name: float(vectors[2] @ vectors[place]) for place, name in enumerate(["network", "printer"])}
     assert (answer["name"], answer["text"], answer["count"]) == ("slow / late", "takes long", 5)
     assert [near["label"] for near in answer["near"]] == sorted(cosines, key=lambda name: -cosines[name])
@@ -101,7 +101,7 @@ def test_a_label_is_told_with_its_nearest(client, models):
     assert (missing.status_code, missing.json()["error"]) == (404, "the model has no label 'none/such'")
 
 
-def test_labels_that_came_later_are_there_and_removed_ones_are_not(client):
+def test_added_labels_are_listed_and_removed_ones_are_not(client):
     names = [label["name"] for label in client.ask("GET", "/labels?model=decaf").json()["labels"]]
     assert names == ["printer", "slow / late", "paper jam"]
     label = client.ask("GET", "/labels/paper jam?model=decaf").json()
@@ -138,7 +138,7 @@ def test_reasons_are_those_of_the_model(client, monkeypatch):
     assert (unknown.status_code, unknown.json()["error"]) == (404, "the model has no label 'x'")
 
 
-def test_alive_and_ready(client):
+def test_health_and_readiness(client):
     assert client.ask("GET", "/health").json() == {"status": "alive"}
     assert client.ask("GET", "/ready").json() == {"status": "ready"}
     client.service.ready = False
@@ -146,7 +146,7 @@ def test_alive_and_ready(client):
     assert client.ask("GET", "/health").status_code == 200
 
 
-def test_the_document_tells_all_and_its_page_needs_no_script(client):
+def test_the_openapi_document_lists_all_routes_and_its_page_needs_no_script(client):
     document = client.ask("GET", "/openapi.json").json()
     routes = {"/tag", "/explain", "/models", "/labels", "/labels/{name}", "/health", "/ready", "/metrics"}
     assert set(document["paths"]) == routes
@@ -181,7 +181,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("body", BAD, ids=lambda body: body[:30].decode(errors="replace"))
-def test_what_cannot_be_read_is_told(client, body):
+def test_an_unreadable_body_is_refused(client, body):
     answer = client.ask("POST", "/tag", content=body)
     assert answer.status_code == 400
     assert answer.json()["error"].startswith(BAD[body])
@@ -191,17 +191,17 @@ def test_what_cannot_be_read_is_told(client, body):
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
-        ("GET", "/nowhere", 404, "nothing is here"),
-        ("GET", "/page/../settings.py", 404, "nothing is here"),
-        ("GET", "/page/none.js", 404, "nothing is here"),
-        ("GET", "/tag", 405, "GET is not for this path"),
-        ("POST", "/tag/", 404, "nothing is here"),
+        ("GET", "/nowhere", 404, "not found"),
+        ("GET", "/page/../settings.py", 404, "not found"),
+        ("GET", "/page/none.js", 404, "not found"),
+        ("GET", "/tag", 405, "method GET is not allowed for this path"),
+        ("POST", "/tag/", 404, "not found"),
         ("GET", "/labels?limit=0", 400, "limit: Input should be greater than or equal to 1"),
         ("GET", "/labels?limit=x", 400, "limit: Input should be a valid integer"),
         ("GET", "/labels?model=x", 404, "unknown model 'x'"),
     ],
 )
-def test_what_is_not_there_is_told(client, method, path, status, message):
+def test_an_unknown_path_or_parameter_is_refused(client, method, path, status, message):
     answer = client.ask(method, path)
     assert answer.status_code == status
     assert answer.json()["error"].startswith(message)

@@ -1,4 +1,4 @@
-"""Requests that wait together, and how many may."""
+"""Batches of requests, and the limits of requests and queues."""
 
 from __future__ import annotations
 
@@ -15,61 +15,63 @@ def asked(texts: list[str], **more: object) -> tuple[str, str, dict[str, object]
     return "POST", "/tag", {"json": {"texts": texts, **more}}
 
 
-def test_what_arrives_together_is_tagged_together_and_each_gets_its_own(client):
+def test_requests_that_arrive_together_are_tagged_together_and_answered_apart(client):
     slot = client.service.catalog.slots["glas"]
     alone = [slot.current.tagger.predict([f"paper {n} wifi"], 1 + n % 3)[0] for n in range(20)]
     answers = client.together(*(asked([f"paper {n} wifi"], k=1 + n % 3) for n in range(20)))
-    found = [answer.json()["tags"][0] for answer in answers]
-    assert found == [[{"label": tag.label, "score": tag.score} for tag in tags] for tags in alone]
+    tags = [answer.json()["tags"][0] for answer in answers]
+    assert tags == [[{"label": tag.label, "score": tag.score} for tag in row] for row in alone]
     counted = client.service.metrics()
     assert "zipfel_batch_texts_sum 20" in counted
     batches = int(counted.partition("zipfel_batch_texts_count ")[2].split()[0])
     assert 1 <= batches <= 3
 
 
-def test_no_texts_are_no_work(client):
+def test_no_texts_give_no_tags(client):
     assert client.tag([]).json()["tags"] == []
 
 
-def test_who_comes_when_the_queue_is_full_is_told_to_come_again(serving, monkeypatch):
+def test_a_request_is_refused_when_the_queue_is_full(serving, monkeypatch):
     client = serving("glas", max_texts=2, max_queue=4)
     busy, tagger = threading.Event(), client.service.catalog.slots["glas"].current.tagger
-    predict = tagger.predict
+    tag = tagger.tag
 
-    def slow(texts, k):
+    def slow(requests):
         busy.wait(0.3)
-        return predict(texts, k)
+        return tag(requests)
 
-    monkeypatch.setattr(tagger, "predict", slow)
+    monkeypatch.setattr(tagger, "tag", slow)
     answers = client.together(*(asked(["paper", "wifi"]) for _ in range(9)))
     refused = [answer for answer in answers if answer.status_code == 429]
     assert len(refused) == 7
     assert {answer.headers["retry-after"] for answer in refused} == {"1"}
-    assert refused[0].json() == {"error": "4 texts are waiting; try again in a moment"}
+    assert refused[0].json() == {"error": "the queue has no room: 4 texts are waiting; try again in a moment"}
     assert [answer.status_code for answer in answers if answer not in refused] == [200, 200]
     assert client.tag(["paper"]).status_code == 200
 
 
-def test_one_that_fails_does_not_take_others_with_it(client, monkeypatch):
+def test_a_request_that_fails_does_not_fail_others_of_its_batch(client, monkeypatch):
     tagger = client.service.catalog.slots["glas"].current.tagger
-    predict = tagger.predict
+    tag, batches = tagger.tag, []
 
-    def picky(texts, k):
-        if "poison" in texts:
+    def picky(requests):
+        batches.append(len(requests))
+        if any("poison" in request.X for request in requests):
             raise RuntimeError
-        return predict(texts, k)
+        return tag(requests)
 
-    monkeypatch.setattr(tagger, "predict", picky)
+    monkeypatch.setattr(tagger, "tag", picky)
     answers = client.together(asked(["paper"]), asked(["poison"]), asked(["wifi"]))
     assert [answer.status_code for answer in answers] == [200, 500, 200]
+    assert max(batches) > 1  # they were in one batch at first
 
 
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["a"] * 4, "a request may have 3 texts; found 4"),
-        (["a", "b" * 51], "a text may have 50 characters; text 1 has 51"),
-        (["c" * 600], "a body may have 500 bytes"),
+        (["a"] * 4, "a request may have at most 3 texts and extra labels; found 4"),
+        (["a", "b" * 51], "a text may have at most 50 characters; text 1 has 51"),
+        (["c" * 600], "a request body may have at most 500 bytes"),
     ],
 )
 def test_limits_of_a_request(serving, texts, message):
@@ -80,14 +82,19 @@ def test_limits_of_a_request(serving, texts, message):
     assert client.service.bodies.held == 0
 
 
-def test_extra_labels_count_too(serving):
+def test_an_extra_label_counts_once_against_the_limits(serving):
     client = serving("glas", max_texts=3, max_length=50)
     assert client.tag(["a"], extra={"x": "b" * 51}).status_code == 413
     assert client.tag(["a"], extra={"x" * 51: "b"}).status_code == 413
-    assert client.tag(["a"], extra={"x": "b"}).status_code == 200
+    assert client.tag(["a"], extra={"x" * 50: "b" * 50}).status_code == 200
+    assert client.tag(["a"], extra={"x": "b", "y": "b"}).status_code == 200
+    for texts, extra in ((["a"], "xyz"), (["a", "b"], "xy")):
+        answer = client.tag(texts, extra=dict.fromkeys(extra, "b"))
+        assert answer.status_code == 413
+        assert answer.json() == {"error": "a request may have at most 3 texts and extra labels; found 4"}
 
 
-def test_a_body_without_a_length_is_counted_as_it_comes(serving):
+def test_a_body_without_a_length_is_counted_as_it_arrives(serving):
     client = serving("glas", max_body=500)
 
     async def endless():
@@ -95,10 +102,10 @@ def test_a_body_without_a_length_is_counted_as_it_comes(serving):
             yield b" " * 10
 
     answer = client.ask("POST", "/tag", content=endless())
-    assert (answer.status_code, answer.json()) == (413, {"error": "a body may have 500 bytes"})
+    assert (answer.status_code, answer.json()) == (413, {"error": "a request body may have at most 500 bytes"})
 
 
-def test_more_than_is_read_at_all_ends_the_connection(serving, monkeypatch):
+def test_a_body_too_large_to_discard_ends_the_connection(serving, monkeypatch):
     monkeypatch.setattr(body, "DISCARDED", 1000)
     client = serving("glas", max_body=500)
     declared = client.ask("POST", "/tag", content=b" " * 1001)
@@ -120,7 +127,7 @@ def test_bodies_of_all_requests_together_are_limited(serving, monkeypatch):
     assert client.service.bodies.held == 0
 
 
-def test_a_body_that_takes_for_ever_is_given_up(serving, monkeypatch):
+def test_a_body_that_does_not_arrive_is_given_up(serving, monkeypatch):
     monkeypatch.setattr(body, "PATIENCE", 0.05)
     client = serving("glas")
 

@@ -1,4 +1,4 @@
-"""Models by name, and versions that follow each other."""
+"""Models by name, and new versions of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zipfel.tagger import Tagger
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_models_are_called_like_their_folder_or_as_told():
+def test_models_are_named_by_their_folder_or_explicitly():
     assert named_folders(["runs/light", "mine=runs/other", "runs/third/model"]) == {
         "light": Path("runs/light"),
         "mine": Path("runs/other"),
@@ -29,13 +29,13 @@ def test_models_are_called_like_their_folder_or_as_told():
             named_folders(words)
 
 
-def test_settings_that_make_no_sense():
+def test_invalid_settings_are_refused():
     for wrong in ({"workers": 0}, {"port": 70000}, {"max_texts": 5, "max_queue": 4}, {"max_body": 0}):
         with pytest.raises(ConfigError, match=f"{next(iter(reversed(wrong)))} must"):
             ServeSettings(**wrong)
 
 
-def test_a_newer_version_is_seen_and_the_older_one_again(models, tmp_path):
+def test_a_new_version_is_noticed_and_so_is_a_return_to_the_old_one(models, tmp_path):
     link = tmp_path / "model"
     link.symlink_to(models / "glas")
     slot = Slot("m", link)
@@ -55,10 +55,10 @@ def test_a_newer_version_is_seen_and_the_older_one_again(models, tmp_path):
     assert back.tagger.predict(["paper"]) == first.tagger.predict(["paper"]) != newer.tagger.predict(["paper"])
 
 
-def test_what_single_texts_need_is_made_before_the_first_request(models, monkeypatch):
+def test_a_loaded_model_is_warmed_up_before_the_first_request(models, monkeypatch):
     monkeypatch.setattr(exact, "MANY", 0)
-    index = load("m", models / "glas").tagger.learner_.index
-    assert index.coarse is not None or index.asked < 0  # where it is not sound, it was tried
+    index = load("m", models / "glas").tagger.predictor_.first.index
+    assert index.coarse is not None or index.asked < 0  # below 0: it was tried, and is unsound for these vectors
 
 
 def test_a_folder_that_changes_while_it_is_read_is_read_again(models, tmp_path, monkeypatch):
@@ -80,17 +80,19 @@ def test_a_folder_that_changes_while_it_is_read_is_read_again(models, tmp_path, 
     assert loaded.tagger.predict(["paper"]) == real(models / "newer").predict(["paper"])
 
 
-def test_what_cannot_be_served_is_told(tmp_path):
+def test_models_that_cannot_be_served_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"not a saved model"):
         load("m", tmp_path)
     X = csr_array([[1.0, 0], [0, 1.0]] * 5)
-    tagger = Tagger("glas", settings={"steps": 1, "dimension": 4, "epochs": 1}, validation=0).fit(X, [["a"], ["b"]] * 5)
+    tagger = Tagger("glas", settings={"min_steps": 1, "dimension": 4, "epochs": 1}, validation=0).fit(
+        X, [["a"], ["b"]] * 5
+    )
     tagger.save(tmp_path / "matrix")
-    with pytest.raises(DataError, match="only models of texts can be served"):
+    with pytest.raises(DataError, match="only models fitted on texts can be served"):
         load("m", tmp_path / "matrix")
 
 
-def test_a_swap_that_fails_leaves_what_is_there(serving, models, tmp_path, capfd):
+def test_a_failed_swap_keeps_the_current_version(serving, models, tmp_path, capfd):
     client = serving("glas")
     slot = client.service.catalog.slots["glas"]
     before = slot.current

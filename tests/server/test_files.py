@@ -1,4 +1,4 @@
-"""The page's files, and what the container is made of."""
+"""The files of the page, and the Dockerfile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def page(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("page")
-def test_files_have_their_kind_and_are_sent_once(client):
+def test_files_have_a_content_type_and_are_cached(client):
     kinds = {"/": "text/html", "/page/page.js": "text/javascript", "/page/page.css": "text/css"}
     for path, kind in kinds.items():
         answer = client.ask("GET", path)
@@ -38,7 +38,7 @@ def test_files_have_their_kind_and_are_sent_once(client):
 
 
 @pytest.mark.usefixtures("page")
-def test_nothing_but_the_pages_files_is_there(client):
+def test_only_files_of_the_page_are_served(client):
     for name in ("notes.txt", "none.js", "..%2fapp.py", "%2e%2e/app.py", "page.js/"):
         assert client.ask("GET", f"/page/{name}").status_code == 404
 
@@ -49,7 +49,7 @@ def test_the_container_is_pinned_and_not_root():
     assert {line.split()[1] for line in lines if line.startswith("FROM")} == {"${PYTHON}"}
     users = [line for line in lines if line.startswith("USER")]
     assert users == ["USER 10001:10001"]
-    assert lines.index(users[0]) < next(place for place, line in enumerate(lines) if line.startswith("ENTRYPOINT"))
+    assert lines.index(users[0]) < next(number for number, line in enumerate(lines) if line.startswith("ENTRYPOINT"))
     assert any("pip install -c constraints.txt" in line for line in lines)
     copied = [
         word for line in lines if line.startswith("COPY ") and "--from" not in line for word in line.split()[1:-1]

@@ -1,10 +1,12 @@
-"""What every request passes."""
+"""The gate that every request passes: token, log, security headers."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+
+from zipfel.server.answers import FAILURE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -25,15 +27,15 @@ def test_a_token_is_needed_where_one_is_set(serving):
     assert client.ask("GET", "/health").status_code == client.ask("GET", "/ready").status_code == 200
 
 
-def test_an_error_of_ours_tells_nothing_but_the_log_tells_where(client, monkeypatch, capfd):
+def test_an_internal_error_reveals_nothing_and_the_log_says_where(client, monkeypatch, capfd):
     tagger = client.service.catalog.slots["glas"].current.tagger
 
-    def fail(texts: object, k: int) -> None:
+    def fail(requests: object) -> None:
         raise RuntimeError("a secret text in /a/secret/place")
 
-    monkeypatch.setattr(tagger, "predict", fail)
+    monkeypatch.setattr(tagger, "tag", fail)
     answer = client.tag(["a secret text"])
-    assert (answer.status_code, answer.json()) == (500, {"error": "something went wrong in the server"})
+    assert (answer.status_code, answer.json()) == (500, {"error": FAILURE.message})
     logged = capfd.readouterr().err
     assert "secret" not in logged
     failure, request = map(json.loads, logged.splitlines())
@@ -42,7 +44,7 @@ def test_an_error_of_ours_tells_nothing_but_the_log_tells_where(client, monkeypa
     assert (request["status"], request["path"], request["texts"]) == (500, "/tag", 1)
 
 
-def test_logs_are_json_without_what_was_asked(client, capfd):
+def test_logs_are_json_without_content_of_requests(client, capfd):
     client.tag(["hush", "hush"])
     client.ask("GET", "/labels?q=hush")
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
@@ -64,7 +66,7 @@ def test_every_answer_has_security_headers(client):
         assert "server" not in headers
 
 
-def test_while_the_service_stops_each_answer_ends_its_connection(client):
+def test_while_the_service_stops_each_response_ends_its_connection(client):
     assert "connection" not in client.ask("GET", "/health").headers
     client.gate.draining = True
     assert client.ask("GET", "/health").headers["connection"] == "close"

@@ -1,4 +1,4 @@
-"""What is counted, as Prometheus reads it."""
+"""Metrics in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from multiprocessing import RawArray
 from zipfel.server.measures import LENGTH, Measures, route_of
 
 
-def test_counts_of_all_processes_add_up_in_running_totals():
+def test_counts_of_all_processes_add_up():
     shared = RawArray(c_double, 2 * LENGTH)
     one, other = Measures(shared, 2, 0), Measures(shared, 2, 1)
     for measures, status, seconds in ((one, 200, 0.001), (one, 200, 0.04), (other, 200, 60), (other, 418, 0.02)):
@@ -39,7 +39,7 @@ def test_counts_of_all_processes_add_up_in_running_totals():
     assert other.text([], 0).splitlines()[:20] == lines[:20]
 
 
-def test_routes_that_nobody_made_are_one():
+def test_unknown_routes_are_counted_as_one():
     assert [route_of(path) for path in ("/tag", "/labels/a/b", "/page/x.js", "/tagg", "/labels")] == [
         "/tag",
         "/labels/{name}",
@@ -49,12 +49,12 @@ def test_routes_that_nobody_made_are_one():
     ]
 
 
-def test_a_scrape_counts_what_was_asked(serving):
+def test_metrics_count_requests(serving):
     client = serving("glas")
     client.tag(["paper"])
     client.ask("GET", "/nowhere")
-    found = client.ask("GET", "/metrics")
-    assert found.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert 'zipfel_requests_total{route="/tag",status="200"} 1' in found.text
-    assert 'zipfel_requests_total{route="other",status="404"} 1' in found.text
-    assert "zipfel_batch_texts_sum 1" in found.text
+    answer = client.ask("GET", "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'zipfel_requests_total{route="/tag",status="200"} 1' in answer.text
+    assert 'zipfel_requests_total{route="other",status="404"} 1' in answer.text
+    assert "zipfel_batch_texts_sum 1" in answer.text

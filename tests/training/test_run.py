@@ -3,7 +3,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -14,9 +15,10 @@ import torch
 
 from zipfel.errors import ConfigError, DataError
 from zipfel.training import run as run_file
-from zipfel.training.run import Run, read_state, write_state
+from zipfel.training.progress import Growth, Observer, Progress
+from zipfel.training.run import Run, part_of, read_state, with_prefix, write_state
 
-INPUTS = {"model": "glas", "settings": {"dimension": 8, "keep": 0.8}}
+INPUTS = {"model": "glas", "settings": {"dimension": 8, "dropout": 0.2}}
 
 
 @pytest.fixture
@@ -57,7 +59,62 @@ def test_without_a_folder_nothing_is_kept(tmp_path, monkeypatch):
     assert names(tmp_path) == set()
 
 
-def test_notes_come_back_and_what_is_forgotten_does_not(run):
+def test_the_observer_hears_of_a_stage_when_it_is_made_and_not_when_it_is_loaded(run):
+    made: list[tuple[str, bool, Growth]] = []
+
+    class Listener(Observer):
+        def made(self, stage: str, seconds: float, grows_with: Growth) -> None:
+            made.append((stage, 0.01 < seconds < 10, grows_with))
+
+    def make() -> dict[str, torch.Tensor]:
+        time.sleep(0.02)
+        return {}
+
+    for _ in range(2):
+        run.observer = Listener()
+        run.stage("tokens", make)
+        run.stage("clusters", make, "labels")
+    assert made == [("tokens", True, "points"), ("clusters", True, "labels")]
+
+
+@pytest.mark.parametrize("opened_before", [False, True])
+def test_a_run_that_was_not_opened_neither_resumes_nor_keeps_anything(tmp_path, opened_before):
+    folder = tmp_path / "run"
+    if opened_before:  # by another run, whose inputs may be others
+        earlier = Run(folder)
+        earlier.open(INPUTS)
+        earlier.keep("walks", {"a": torch.ones(1)})
+    kept = names(folder) if opened_before else set()
+    run = Run(folder)
+    assert not run.is_open
+    uses: list[Callable[[], object]] = [
+        lambda: run.load("walks"),
+        lambda: run.stage("walks", dict),
+        lambda: run.keep("walks", {}),
+        lambda: run.forget("walks"),
+    ]
+    for use in uses:
+        with pytest.raises(RuntimeError, match=r"was not opened: call run\.open\(inputs\) first"):
+            use()
+    assert (names(folder) if folder.exists() else set()) == kept
+    run.open(INPUTS)
+    assert run.is_open
+    assert (run.load("walks") is not None) == opened_before
+
+
+def test_a_run_without_a_folder_needs_no_opening():
+    assert Run().is_open
+    assert Run().load("walks") is None
+
+
+def test_prefixes_are_added_and_removed():
+    state = {"a": torch.zeros(1), "b.c": torch.ones(1)}
+    prefixed = with_prefix("x.", state)
+    assert list(prefixed) == ["x.a", "x.b.c"]
+    assert part_of({**prefixed, "y.a": torch.ones(1)}, "x.") == state
+
+
+def test_notes_are_loaded_and_forgotten_results_are_not(run):
     run.keep("one", {"a": torch.ones(2)}, {"epoch": 2, "best": None})
     _, notes = run.load("one")
     assert notes == {"epoch": 2, "best": None}
@@ -67,18 +124,18 @@ def test_notes_come_back_and_what_is_forgotten_does_not(run):
 
 
 @pytest.mark.parametrize(
-    ("seed", "inputs", "told"),
+    ("seed", "inputs", "message"),
     [
         (3, {**INPUTS, "model": "decaf"}, "model was 'glas' and is 'decaf'"),
-        (3, {**INPUTS, "settings": {"dimension": 9, "keep": 0.8}}, "inputs: dimension was 8 and is 9; name"),
+        (3, {**INPUTS, "settings": {"dimension": 9, "dropout": 0.2}}, "inputs: dimension was 8 and is 9; name"),
         (3, {**INPUTS, "more": 1}, "more was None and is 1"),
-        (3, {"model": "glas"}, "dimension was 8 and is None, keep was 0.8 and is None"),
+        (3, {"model": "glas"}, "dimension was 8 and is None, dropout was 0.2 and is None"),
         (4, INPUTS, "seed was 3 and is 4"),
     ],
 )
-def test_other_inputs_are_refused(run, seed, inputs, told):
+def test_other_inputs_are_refused(run, seed, inputs, message):
     run.keep("walks", {"a": torch.ones(1)})
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         Run(run.folder, seed).open(inputs)
     assert "--fresh" in str(caught.value)
     assert str(run.folder) in str(caught.value)
@@ -101,7 +158,7 @@ def test_a_second_process_is_kept_out_until_the_first_ends(run):
     assert Run(run.folder, seed=3).open(INPUTS) is True
 
 
-def test_fresh_starts_over_and_leaves_what_is_not_of_the_run(run):
+def test_fresh_starts_over_and_leaves_other_files(run):
     run.keep("walks", {"a": torch.ones(1)})
     run.log(stage="walks")
     (run.folder / "notes.txt").write_text("mine")
@@ -122,19 +179,19 @@ def test_a_folder_of_somebody_else_is_never_touched(tmp_path, fresh):
     assert names(tmp_path) == {"thesis.tex", "weights.safetensors", ".film.mkv.part"}
 
 
-def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+def test_a_file_instead_of_the_folder_is_refused(tmp_path):
     (tmp_path / "run").write_text("")
     with pytest.raises(DataError, match="cannot be the folder of a run"):
         Run(tmp_path / "run").open(INPUTS)
 
 
-def test_an_empty_folder_and_one_killed_at_once_are_taken(tmp_path):
+def test_an_empty_folder_is_accepted_and_so_is_one_of_a_run_killed_at_its_start(tmp_path):
     (tmp_path / ".run.json.123.part").write_bytes(b"{")
     assert Run(tmp_path).open(INPUTS) is False
     assert names(tmp_path) == {"run.json"}
 
 
-def test_what_a_killed_run_left_half_written_is_removed(run):
+def test_half_written_files_of_a_killed_run_are_removed(run):
     (run.folder / ".glas.checkpoint.safetensors.123.part").write_bytes(b"half")
     (run.folder / ".tmpZVZySH").write_bytes(b"half, as safetensors leaves it")
     assert Run(run.folder, 3).open(INPUTS) is True
@@ -142,15 +199,15 @@ def test_what_a_killed_run_left_half_written_is_removed(run):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"7", b"[1, 2]"])
-def test_a_broken_run_json_is_told(run, content):
+def test_a_broken_run_json_is_reported(run, content):
     (run.folder / "run.json").write_bytes(content)
-    with pytest.raises(DataError, match=r"run\.json: not the inputs of a run"):
+    with pytest.raises(DataError, match=r"run\.json: is unreadable .*start over with --fresh"):
         Run(run.folder, 3).open(INPUTS)
     assert Run(run.folder, 3).open(INPUTS, fresh=True) is False
 
 
 @pytest.mark.parametrize("cut", [0, 5, 60, -1])
-def test_a_broken_state_is_told(run, cut):
+def test_a_broken_file_of_tensors_is_reported(run, cut):
     run.keep("walks", {"a": torch.ones(100)})
     path = run.folder / "walks.safetensors"
     path.write_bytes(path.read_bytes()[:cut])
@@ -191,36 +248,34 @@ def test_a_view_is_kept_as_its_own_numbers(run):
     assert state["row"].tolist() == [4, 5, 6, 7]
 
 
-def test_the_log_grows_by_lines_and_is_told(tmp_path):
-    told: list[Mapping[str, Any]] = []
+def test_the_log_grows_by_lines_and_reaches_the_progress(tmp_path):
+    logged: list[Mapping[str, Any]] = []
 
-    class Listener:
-        def update(self, moment: Any) -> None: ...
-
+    class Listener(Progress):
         def log(self, values: Mapping[str, Any]) -> None:
-            told.append(values)
+            logged.append(values)
 
     for epoch in (1, 2):
         run = Run(tmp_path / "run", 0, Listener())
         run.open({})
         run.log(stage="a\nb", epoch=epoch, validation=None)
     lines = (tmp_path / "run" / "log.jsonl").read_bytes().splitlines()
-    assert [orjson.loads(line) for line in lines] == told
-    assert [values["epoch"] for values in told] == [1, 2]
+    assert [orjson.loads(line) for line in lines] == logged
+    assert [values["epoch"] for values in logged] == [1, 2]
 
 
 def test_draws_depend_on_seed_stage_epoch_and_step_only(tmp_path):
-    def drawn(run: Run, *place: Any) -> tuple[float, float]:
-        return run.numbers(*place).random(), torch.rand((), generator=run.generator(*place)).item()
+    def drawn(run: Run, *position: Any) -> tuple[float, float]:
+        return run.numbers(*position).random(), torch.rand((), generator=run.generator(*position)).item()
 
-    places = [("a", 0, 0), ("a", 0, 1), ("a", 1, 0), ("a", 1, 1), ("b", 0, 0), ("b", 1, 0)]
+    positions = [("a", 0, 0), ("a", 0, 1), ("a", 1, 0), ("a", 1, 1), ("b", 0, 0), ("b", 1, 0)]
     run = Run(seed=3)
-    first = [drawn(run, *place) for place in places]
+    first = [drawn(run, *position) for position in positions]
     other = Run(tmp_path / "elsewhere", seed=3)
     torch.manual_seed(99)
-    assert [drawn(other, *place) for place in reversed(places)] == first[::-1]
-    everything = [*first, *(drawn(Run(seed=4), *place) for place in places)]
-    assert len({number for number, _ in everything}) == len({number for _, number in everything}) == 2 * len(places)
+    assert [drawn(other, *position) for position in reversed(positions)] == first[::-1]
+    everything = [*first, *(drawn(Run(seed=4), *position) for position in positions)]
+    assert len({number for number, _ in everything}) == len({number for _, number in everything}) == 2 * len(positions)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])

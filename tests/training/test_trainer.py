@@ -17,17 +17,17 @@ from torch import Tensor, nn
 
 from zipfel.data.synthetic import Synthetic, make
 from zipfel.nn.encoders import Table
-from zipfel.training.progress import Moment
+from zipfel.training.progress import Event, Moment, Observer, Progress, StageLength
 from zipfel.training.run import Run, State, read_state
 from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import Bags
 
 POINTS = 20
-SCHEDULE = Schedule(epochs=4, batch=4, rate=0.1, checkpoint_seconds=0)  # 5 steps an epoch, each of them kept
+SCHEDULE = Schedule(epochs=4, batch_size=4, learning_rate=0.1, checkpoint_seconds=0)  # 5 steps an epoch, all kept
 
 
 class Small(nn.Module):
-    """A dense layer over a table: both kinds of parameters that the optimiser knows."""
+    """A dense layer over a table: both kinds of parameters that the optimizer knows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Small(nn.Module):
 
 
 class Steps:
-    """An objective with noise, which writes down its steps and may stop at one of them."""
+    """An objective with noise, which records its steps and may stop at one of them."""
 
     def __init__(self, module: Small, stop: int | None = None, error: type[BaseException] = Stop) -> None:
         self.module, self.stop, self.error = module, stop, error
@@ -96,19 +96,19 @@ def log(folder: Path) -> list[dict[str, Any]]:
         (0.0, [1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6, 0.4, 0.2]),
     ],
 )
-def test_the_rate_rises_and_falls_in_lines(warmup, rates):
-    schedule = Schedule(epochs=3, batch=1, rate=2.0, warmup=warmup)
+def test_the_rate_rises_and_falls_linearly(warmup, rates):
+    schedule = Schedule(epochs=3, batch_size=1, learning_rate=2.0, warmup=warmup)
     assert [schedule.rate_at(step, 9) for step in range(9)] == pytest.approx(rates)
 
 
 def test_a_fixed_rate_stays():
-    schedule = Schedule(epochs=3, batch=1, rate=2.0, fixed=True)
+    schedule = Schedule(epochs=3, batch_size=1, learning_rate=2.0, fixed=True)
     assert [schedule.rate_at(step, 9) for step in (0, 4, 8)] == [2.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize(("steps", "full"), [(8, 4), (9, 5), (1, 1), (2, 1)])
 def test_a_rate_is_halved_half_way(steps, full):
-    schedule = Schedule(epochs=1, batch=1, rate=2.0, halve=True)
+    schedule = Schedule(epochs=1, batch_size=1, learning_rate=2.0, halve=True)
     assert [schedule.rate_at(step, steps) for step in range(steps)] == [2.0] * full + [1.0] * (steps - full)
 
 
@@ -123,13 +123,13 @@ def test_every_epoch_sees_every_point_once_in_an_order_of_its_own():
 
 
 @pytest.mark.parametrize(("half", "kind"), [(True, torch.bfloat16), (False, torch.float32)])
-def test_products_are_short_where_the_schedule_says_so_and_weights_never(half, kind):
+def test_a_half_schedule_computes_products_in_bfloat16_and_keeps_weights_in_float32(half, kind):
     module, seen = nn.Linear(4, 2), set()
 
     def objective(rows: np.ndarray[Any, Any], generator: torch.Generator) -> Mapping[str, Tensor]:
-        found = module(torch.ones(len(rows), 4))
-        seen.add(found.dtype)
-        return {"square": found.float().square().mean()}
+        output = module(torch.ones(len(rows), 4))
+        seen.add(output.dtype)
+        return {"square": output.float().square().mean()}
 
     before = module.weight.detach().clone()
     train(Run(), "stage", module, POINTS, objective, Schedule(1, 4, 0.1, half=half))
@@ -141,7 +141,7 @@ def test_products_are_short_where_the_schedule_says_so_and_weights_never(half, k
 def test_fewer_points_than_a_batch_are_one_step():
     module = Small()
     steps = Steps(module)
-    train(Run(), "small", module, 3, steps, Schedule(epochs=2, batch=10, rate=0.1))
+    train(Run(), "small", module, 3, steps, Schedule(epochs=2, batch_size=10, learning_rate=0.1))
     assert steps.rows == [[0, 1, 2], [0, 1, 2]]
 
 
@@ -155,7 +155,7 @@ def test_terms_are_summed_named_and_logged_as_means_of_the_epoch(tmp_path):
 
     with torch.no_grad():
         module.weight.fill_(2.0)
-    train(opened(tmp_path), "sum", module, 10, objective, Schedule(epochs=1, batch=5, rate=0.1))
+    train(opened(tmp_path), "sum", module, 10, objective, Schedule(epochs=1, batch_size=5, learning_rate=0.1))
     assert module.weight.item() == 2.0  # the two terms cancel out in the sum
     (line,) = log(tmp_path)
     assert (line["one"], line["two"]) == (6.0, -6.0)
@@ -166,7 +166,7 @@ def test_terms_are_summed_named_and_logged_as_means_of_the_epoch(tmp_path):
         return {"one": 3 * module.weight.sum()}
 
     seen.clear()
-    train(opened(tmp_path), "fall", module, 10, falling, Schedule(epochs=1, batch=5, rate=0.1))
+    train(opened(tmp_path), "fall", module, 10, falling, Schedule(epochs=1, batch_size=5, learning_rate=0.1))
     assert module.weight.item() < 2.0
     assert seen[0] != seen[1]
     assert log(tmp_path)[-1]["one"] == pytest.approx(3 * sum(seen) / 2)
@@ -202,14 +202,14 @@ def test_the_best_weights_are_kept_when_validation_falls_again(tmp_path, folder)
 )
 def test_patience(patience, scores, epochs):
     module = Small()
-    schedule = Schedule(epochs=4, batch=4, rate=0.1, patience=patience)
+    schedule = Schedule(epochs=4, batch_size=4, learning_rate=0.1, patience=patience)
     outcome = train(Run(), "small", module, POINTS, Steps(module), schedule, scripted(scores, module, []))
     assert outcome.epochs == epochs
     assert outcome.best == max(scores)
 
 
-def test_without_validation_patience_means_nothing_and_the_last_weights_stay(tmp_path):
-    schedule = Schedule(epochs=4, batch=4, rate=0.1, patience=1, checkpoint_seconds=0)
+def test_without_validation_patience_has_no_effect_and_the_last_weights_stay(tmp_path):
+    schedule = Schedule(epochs=4, batch_size=4, learning_rate=0.1, patience=1, checkpoint_seconds=0)
     module, outcome, steps = trained(opened(tmp_path), schedule)
     assert len(steps.rows) == 20
     assert (outcome.best, outcome.best_epoch, outcome.epochs) == (None, -1, 4)
@@ -235,7 +235,7 @@ def test_seeds():
     assert not same(one, other)
 
 
-def test_ctrl_c_leaves_the_best_weights_and_the_run_can_go_on(tmp_path):
+def test_ctrl_c_leaves_the_best_weights_and_the_run_can_resume(tmp_path):
     plain = weights(trained(Run())[0])
     module, seen = Small(), list[dict[str, Tensor]]()
     steps = Steps(module, stop=12, error=KeyboardInterrupt)  # in the third epoch
@@ -258,7 +258,7 @@ def test_ctrl_c_before_the_first_validation_leaves_a_model():
     assert all(value.isfinite().all() for value in weights(module).values())
 
 
-def test_a_step_that_was_stopped_leaves_nothing_to_the_next_training():
+def test_an_interrupted_step_leaves_no_gradients_to_the_next_training():
     def after(*stops: int) -> dict[str, Tensor]:
         module = Small()
         for stop in stops:
@@ -274,7 +274,7 @@ def test_a_step_that_was_stopped_leaves_nothing_to_the_next_training():
 @pytest.mark.parametrize("checkpoint_seconds", [0, 1000])
 @pytest.mark.parametrize("stop", [0, 1, 4, 5, 7, 10, 19])
 def test_a_stopped_run_ends_with_the_same_weights(tmp_path, stop, checkpoint_seconds):
-    schedule = Schedule(epochs=4, batch=4, rate=0.1, checkpoint_seconds=checkpoint_seconds)
+    schedule = Schedule(epochs=4, batch_size=4, learning_rate=0.1, checkpoint_seconds=checkpoint_seconds)
     plain, _, whole = trained(Run(), schedule)
     with pytest.raises(Stop):
         trained(opened(tmp_path), schedule, stop=stop)
@@ -288,14 +288,14 @@ def test_a_stopped_run_ends_with_the_same_weights(tmp_path, stop, checkpoint_sec
 
 @pytest.mark.parametrize("stop", [1, 7, 19])
 def test_a_stopped_run_of_sgd_ends_with_the_same_weights(tmp_path, stop):
-    schedule = Schedule(epochs=4, batch=4, rate=0.02, fixed=True, optimiser="sgd", checkpoint_seconds=0)
+    schedule = Schedule(epochs=4, batch_size=4, learning_rate=0.02, fixed=True, optimizer="sgd", checkpoint_seconds=0)
     plain, _, whole = trained(Run(), schedule)
     with pytest.raises(Stop):
         trained(opened(tmp_path), schedule, stop=stop)
     further, _, steps = trained(opened(tmp_path), schedule)
     assert steps.rows == whole.rows[stop:]
     assert same(weights(further), weights(plain))
-    adam = Schedule(epochs=4, batch=4, rate=0.02, fixed=True, checkpoint_seconds=0)
+    adam = Schedule(epochs=4, batch_size=4, learning_rate=0.02, fixed=True, checkpoint_seconds=0)
     assert not same(weights(plain), weights(trained(Run(), adam)[0]))
 
 
@@ -310,7 +310,7 @@ def test_a_run_stopped_at_every_step_ends_with_the_same_weights(tmp_path):
 
 
 class BreaksAt(Run):
-    """A run whose n-th keeping fails, before or after the file is there."""
+    """A run that fails at its n-th `keep`, before or after the file is written."""
 
     def __init__(self, folder: Path, at: int, after: bool) -> None:
         super().__init__(folder)
@@ -329,27 +329,27 @@ class BreaksAt(Run):
 @pytest.mark.parametrize("at", range(0, 19, 3))
 def test_a_run_stopped_around_a_checkpoint_keeps_best_weights_and_patience(tmp_path, at, after):
     """Validation is best after two epochs, and patience ends the stage after four of six."""
-    schedule = Schedule(epochs=6, batch=4, rate=0.1, patience=2, checkpoint_seconds=0)
+    schedule = Schedule(epochs=6, batch_size=4, learning_rate=0.1, patience=2, checkpoint_seconds=0)
 
-    def judged(run: Run) -> tuple[dict[str, Tensor], Outcome]:
+    def validated(run: Run) -> tuple[dict[str, Tensor], Outcome]:
         module = Small()
         steps = Steps(module)
         origin = weights(module)
 
-        def validate() -> float:  # depends on the weights only, as validation does; peaks on their way
+        def validate() -> float:  # depends on the weights only, as validation does; peaks on the way
             moved = (module.table.rows - origin["table.rows"]).norm().item()
             return -abs(moved - 0.75)
 
         outcome = train(run, "small", module, POINTS, steps, schedule, validate)
         return weights(module), outcome
 
-    plain, expected = judged(Run())
-    assert 0 < expected.best_epoch < expected.epochs - 1 < 5  # what this test is about
+    plain, expected = validated(Run())
+    assert 0 < expected.best_epoch < expected.epochs - 1 < 5  # otherwise this tests nothing
     run = BreaksAt(tmp_path, at, after)
     run.open({})
     with pytest.raises(Stop):
-        judged(run)
-    further, outcome = judged(opened(tmp_path))
+        validated(run)
+    further, outcome = validated(opened(tmp_path))
     assert same(further, plain)
     assert (outcome.best, outcome.best_epoch, outcome.epochs) == (
         expected.best,
@@ -358,14 +358,12 @@ def test_a_run_stopped_around_a_checkpoint_keeps_best_weights_and_patience(tmp_p
     )
 
 
-def test_progress_tells_where_it_stands(monkeypatch):
+def test_progress_receives_every_step_with_the_time_left(monkeypatch):
     moments: list[Moment] = []
 
-    class Listener:
+    class Listener(Progress):
         def update(self, moment: Moment) -> None:
             moments.append(moment)
-
-        def log(self, values: Mapping[str, Any]) -> None: ...
 
     clock = iter(range(10_000))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
@@ -377,6 +375,65 @@ def test_progress_tells_where_it_stands(monkeypatch):
     assert all(set(moment.losses) == {"fit", "small"} for moment in moments)
     first = moments[0]
     assert first.seconds_left == pytest.approx(19 * 4 / first.points_a_second)  # 19 steps of 4 points are left
+
+
+# --- Observers --------------------------------------------------------------------------------------------------------
+
+
+class Recorder(Observer):
+    """Records what a run does, and ends stages after some steps."""
+
+    def __init__(self, enough: int = 1000) -> None:
+        self.events: list[Any] = []
+        self.lengths: dict[str, StageLength] = {}
+        self.enough = enough
+
+    def began(self, stage: str, length: StageLength) -> None:
+        self.events.append(f"began {stage}")
+        self.lengths[stage] = length
+
+    def did(self, event: Event) -> None:
+        self.events.append(event)
+
+    def is_enough(self) -> bool:
+        return self.events.count("step") >= self.enough
+
+    def ended(self) -> None:
+        self.events.append("ended")
+
+
+@pytest.mark.parametrize("validate", [None, lambda: 1.0])
+def test_an_observer_follows_a_stage(validate):
+    recorder = Recorder()
+    schedule = Schedule(epochs=2, batch_size=10, learning_rate=0.1)
+    trained(Run(observer=recorder), schedule, validate)
+    epoch = ["step", "step", "turn", "validation"]
+    assert recorder.events == ["began small", "turn", *epoch, *epoch, "ended"]
+    assert recorder.lengths == {"small": StageLength(epochs=2, steps=2, turns=3)}
+
+
+@pytest.mark.parametrize(("enough", "steps", "epochs"), [(1, 1, 1), (5, 5, 1), (7, 7, 2)])
+def test_an_observer_may_end_a_stage_early_and_the_epoch_is_still_validated(enough, steps, epochs):
+    recorder = Recorder(enough)
+    _, outcome, objective = trained(Run(observer=recorder), validate=lambda: 1.0)
+    assert len(objective.rows) == steps
+    assert (outcome.epochs, outcome.best, outcome.interrupted) == (epochs, 1.0, False)
+    assert recorder.events[-3:] == ["turn", "validation", "ended"]
+
+
+def test_an_observer_changes_no_weight():
+    assert same(weights(trained(Run(observer=Recorder()))[0]), weights(trained(Run())[0]))
+
+
+def test_an_observer_hears_of_the_end_of_an_interrupted_stage_and_nothing_of_a_finished_one(tmp_path):
+    run = opened(tmp_path)
+    run.observer = Recorder()
+    trained(run, stop=2, error=KeyboardInterrupt)
+    assert run.observer.events == ["began small", "turn", "step", "step", "ended"]
+    trained(opened(tmp_path))
+    run.observer = Recorder()
+    trained(run)
+    assert run.observer.events == []
 
 
 # --- Twenty kills -----------------------------------------------------------------------------------------------------
@@ -395,7 +452,7 @@ def train_glas(folder: Path, pause: float) -> None:
     plain = glas.Glas.loss
     glas.Glas.loss = slow  # type: ignore[method-assign]
     glas.Schedule = partial(Schedule, checkpoint_seconds=0)  # type: ignore[misc, assignment]
-    settings = {"dimension": 16, "layers": 2, "batch": 16, "epochs": 12, "patience": 12, "keep": 0.7}
+    settings = {"dimension": 16, "layers": 2, "batch_size": 16, "epochs": 12, "patience": 12, "feature_dropout": 0.3}
     dataset = make(Synthetic(points=700, labels=60, test_share=0, seed=1))
     run = Run(folder, seed=2)
     run.open({"settings": settings})
@@ -435,7 +492,7 @@ def test_twenty_kills_change_no_weight(tmp_path, started):
     process.join(60)
     assert process.exitcode == 0
 
-    draws, while_written, broken_off = random.Random(0), 0, 0
+    draws, while_written, unfinished = random.Random(0), 0, 0
     for kill in range(20):
         process = started(killed, 0.01)
         if kill % 2:  # wait until it learns, then for a moment
@@ -449,8 +506,8 @@ def test_twenty_kills_change_no_weight(tmp_path, started):
         process.kill()
         process.join()
         while_written += any(killed.glob(".glas.*.part"))
-        broken_off += not (killed / "glas.safetensors").exists()
-    assert broken_off == 20
+        unfinished += not (killed / "glas.safetensors").exists()
+    assert unfinished == 20
     assert while_written >= 3
 
     process = started(killed, 0)

@@ -1,8 +1,9 @@
-"""What happens between epochs: when a turn is called, and that a stopped stage goes on as if it had not been."""
+"""Work between epochs: when a turn is called, and that an interrupted stage resumes as if it had not been."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome, Schedule, train
 
 POINTS = 20
-SCHEDULE = Schedule(epochs=4, batch=4, rate=0.1, checkpoint_seconds=0)  # 5 steps an epoch, each of them kept
+SCHEDULE = Schedule(epochs=4, batch_size=4, learning_rate=0.1, checkpoint_seconds=0)  # 5 steps an epoch, all kept
 
 
 class Moved(nn.Module):
@@ -33,13 +34,13 @@ class Moved(nn.Module):
 def trained(
     run: Run, stop: int | None = None, error: type[BaseException] = Stop, schedule: Schedule = SCHEDULE, **more: Any
 ) -> tuple[Moved, list[Any], Outcome]:
-    """Write down turns, steps (s) and validations (v), and stop at a step, counted from 0 in each call."""
+    """Record turns, steps (s) and validations (v), and stop at a step, counted from 0 in each call."""
     module, seen = Moved(), list[Any]()
 
     def turn(done: int, resumed: bool) -> None:
         seen.append((done, resumed))
         if not resumed:
-            module.target += 1 + module.weight.detach()  # so that a turn too many would be found out
+            module.target += 1 + module.weight.detach()  # so that an extra turn would show
 
     def objective(rows: np.ndarray[Any, Any], generator: torch.Generator) -> Mapping[str, Tensor]:
         if seen.count("s") == stop:
@@ -62,13 +63,13 @@ def opened(folder: Path) -> Run:
     return run
 
 
-def test_a_turn_comes_before_the_first_epoch_and_after_each_before_it_is_validated():
+def test_turns_come_before_the_first_epoch_and_between_each_epoch_and_its_validation():
     _, seen, _ = trained(Run())
     epochs = [[*"sssss", (done, False), "v"] for done in (1, 2, 3, 4)]
     assert seen == [(0, False), *(event for epoch in epochs for event in epoch)]
 
 
-def test_without_a_turn_all_is_as_before():
+def test_a_stage_without_turns_trains_and_validates():
     module, seen, _ = trained(Run(), turn=None)
     assert module.target == 0
     assert seen == [*"sssssv"] * 4
@@ -76,15 +77,38 @@ def test_without_a_turn_all_is_as_before():
 
 @pytest.mark.parametrize("validation", [True, False])
 @pytest.mark.parametrize("stop", [0, 1, 5, 7, 10, 19])
-def test_a_stopped_stage_goes_on_with_what_turns_did(tmp_path, stop, validation):
+def test_an_interrupted_stage_resumes_with_the_results_of_its_turns(tmp_path, stop, validation):
     plain, _, _ = trained(Run(), validation=validation)
     with pytest.raises(Stop):
         trained(opened(tmp_path), stop, validation=validation)
-    further, seen, _ = trained(opened(tmp_path), validation=validation)
+    resumed, seen, _ = trained(opened(tmp_path), validation=validation)
     assert seen[0] == (stop // 5, stop > 0)  # at step 0 nothing had been kept yet
     assert [event for event in seen[1:] if isinstance(event, tuple)] == [(n, False) for n in range(stop // 5 + 1, 5)]
-    assert torch.equal(further.target, plain.target)
-    assert torch.equal(further.weight, plain.weight)
+    assert torch.equal(resumed.target, plain.target)
+    assert torch.equal(resumed.weight, plain.weight)
+
+
+EVERY_OTHER = replace(SCHEDULE, turn_every=2)
+
+
+@pytest.mark.parametrize(("turn_every", "turns"), [(2, [2, 4]), (3, [3]), (4, [4]), (5, [])])
+def test_turns_come_only_after_every_few_epochs(turn_every, turns):
+    _, seen, _ = trained(Run(), schedule=replace(SCHEDULE, turn_every=turn_every))
+    epochs = [[*"sssss", *([(done, False)] if done in turns else []), "v"] for done in (1, 2, 3, 4)]
+    assert seen == [(0, False), *(event for epoch in epochs for event in epoch)]
+
+
+@pytest.mark.parametrize("stop", [0, 3, 5, 8, 10, 19])
+def test_an_interrupted_stage_with_few_turns_resumes_with_their_results(tmp_path, stop):
+    plain, _, _ = trained(Run(), schedule=EVERY_OTHER)
+    with pytest.raises(Stop):
+        trained(opened(tmp_path), stop, schedule=EVERY_OTHER)
+    resumed, seen, _ = trained(opened(tmp_path), schedule=EVERY_OTHER)
+    assert seen[0] == (stop // 5, stop > 0)
+    turns = [event for event in seen[1:] if isinstance(event, tuple)]
+    assert turns == [(done, False) for done in (2, 4) if done > stop // 5]
+    assert torch.equal(resumed.target, plain.target)
+    assert torch.equal(resumed.weight, plain.weight)
 
 
 def test_a_finished_stage_has_no_turns(tmp_path):
@@ -95,7 +119,7 @@ def test_a_finished_stage_has_no_turns(tmp_path):
 
 
 def test_patience_ends_turns_too():
-    schedule = Schedule(epochs=4, batch=4, rate=0.1, patience=1)
+    schedule = Schedule(epochs=4, batch_size=4, learning_rate=0.1, patience=1)
     turns: list[int] = []
     scores = iter([0.5, 0.4, 0.6])
     module = Moved()

@@ -1,8 +1,8 @@
-"""Who takes part: zipfel's models and their peers, with the settings that recipes give them for a data set.
+"""The contestants: zipfel's models and their peers, with the settings of their recipes for each data set.
 
-A recipe is a TOML file: `[base]` holds settings, `[data.NAME]` what differs for a data set, `[tune]` lists of values of
-which the best by P@1 on a part of train is taken. `recipes/MODEL.toml` is a model of zipfel, `recipes/peers/NAME.toml`
-a peer, which also says what runs it: `adapter`, `environment`, `title`, and `label_texts` where it cannot do without.
+A recipe is a TOML file: `[base]` has settings, `[data.NAME]` overrides them for a data set, `[tune]` has lists of
+values, of which the best by P@1 on validation are used. `recipes/MODEL.toml` is a model of zipfel,
+`recipes/peers/NAME.toml` a peer, with `adapter`, `environment`, `title`, and `label_texts` if it needs label texts.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from zipfel.errors import ConfigError, DataError, did_you_mean
 
 TABLES = {"base", "data", "tune"}
 ABOUT = {"adapter", "environment", "title", "label_texts"}
-FAILED = "failed.txt"  # what install.py leaves in the place of an environment
+FAILED = "failed.txt"  # what install.py leaves instead of an environment
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings, what differs for a data set, and what is tried on a part of train."""
+    """Settings, overrides per data set, values to tune, and entries on the peer."""
 
     base: Mapping[str, Any] = field(default_factory=dict)
     data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -37,68 +37,69 @@ class Recipe:
         return {**self.base, **self.data.get(data, {})}
 
     def grid(self) -> list[dict[str, Any]]:
-        """Return every combination of what is to be tried."""
+        """Return all combinations of the values to tune."""
         return [dict(zip(self.tune, values, strict=True)) for values in itertools.product(*self.tune.values())]
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """One that is trained, asked and measured."""
+    """A model or peer to train, predict with and measure."""
 
     name: str
     title: str
     python: Path
     adapter: Path
     recipe: Recipe
-    model: Mapping[str, str] = field(default_factory=dict)  # of zipfel's own: the model's name, and a preset if given
+    model: Mapping[str, str] = field(default_factory=dict)  # for zipfel's models: name, and preset if given
 
     @property
     def ours(self) -> bool:
-        """Tell whether it is a model of zipfel."""
+        """Whether it is a model of zipfel."""
         return bool(self.model)
 
     @property
     def needs_label_texts(self) -> bool:
-        """Tell whether it makes no sense where labels have no texts."""
+        """Whether it cannot run on labels without texts."""
         return bool(self.recipe.about.get("label_texts"))
 
     def settings(self, data: str) -> dict[str, Any]:
-        """Return the settings for a data set; a preset that is named at the command line is taken as it is."""
+        """Return the settings for a data set; a preset named on the command line is used as it is."""
         return dict(self.model) if "preset" in self.model else {**self.model, **self.recipe.settings(data)}
 
     def missing(self) -> str | None:
-        """Return why it cannot be run here, or None."""
+        """Return why it cannot run here, or None."""
         if self.python.exists():
             return None
         log = self.python.parent.parent / FAILED
-        return log.read_text().strip()[-400:] if log.exists() else "there is no environment for it: run install.py"
+        return log.read_text().strip()[-400:] if log.exists() else "it has no environment; run install.py"
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Read a recipe; whatever else stands in it is an error."""
+    """Read a recipe; unknown entries are an error."""
     values = read_toml(path)
     for name in values:
         if name not in TABLES | ABOUT:
             raise DataError(f"unknown entry {name!r}{did_you_mean(name, sorted(TABLES | ABOUT))}", path)
     tune = values.get("tune", {})
-    if not all(isinstance(found, list) and found for found in tune.values()):
-        raise DataError("[tune] must hold lists of values to try", path)
+    if not all(isinstance(tried, list) and tried for tried in tune.values()):
+        raise DataError("[tune] must have non-empty lists of values to try", path)
     about = {name: values[name] for name in ABOUT if name in values}
     return Recipe(values.get("base", {}), values.get("data", {}), tune, about)
 
 
 def checkout() -> Path:
-    """Return the `benchmarks` folder, which lies beside the package in a checkout, and nowhere else."""
+    """Return the `benchmarks` folder, which exists only in a checkout, beside the package."""
     folder = machine.PACKAGE.parent / "benchmarks"
     if not (folder / "recipes").is_dir():
-        raise ConfigError(f"bench needs a checkout of zipfel: {folder} with recipes and peers is not there")
+        raise ConfigError(f"bench needs a checkout of zipfel: {folder}, with recipes and peers, does not exist")
     return folder
 
 
 def models(names: str, folder: Path) -> list[Contestant]:
-    """Return zipfel's contestants: `all`, `none`, or names such as glas or lightdxml:fast, separated by commas."""
-    known = sorted(path.stem for path in (folder / "recipes").glob("*.toml"))
-    return [_model(name, folder) for name in _named(names, known, "model")]
+    """Return models as contestants: `all`, `none`, or names such as MODEL or MODEL:PRESET, separated by commas."""
+    from zipfel.models.base import model_names  # imports torch, which takes seconds
+
+    return [_model(name, folder) for name in _named(names, sorted(model_names()), "model")]
 
 
 def peers(names: str, folder: Path, environments: Path) -> list[Contestant]:
@@ -120,7 +121,8 @@ def _named(names: str, known: Sequence[str], kind: str) -> list[str]:
 def _model(name: str, folder: Path) -> Contestant:
     model, _, preset = name.partition(":")
     about = {"model": model, **({"preset": preset} if preset else {})}
-    recipe = read_recipe(folder / "recipes" / f"{model}.toml")
+    path = folder / "recipes" / f"{model}.toml"
+    recipe = read_recipe(path) if path.exists() else Recipe({"preset": "default"})  # a model of another package
     adapter = folder / "peers" / "zipfel_adapter.py"
     return Contestant(name, f"zipfel {name}", Path(sys.executable), adapter, recipe, about)
 

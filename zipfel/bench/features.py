@@ -1,7 +1,7 @@
-"""What contestants read: tf-idf features of a data set, made once, in files that any of them can open.
+"""Input files of contestants: tf-idf features of a data set, made once, in a format that all of them can read.
 
-A stage is a folder with X.trn, Y.trn, X.tst (and Z; and F.trn, pairs of train that are no evidence) as scipy's npz
-files and `about.json`. The labels of the points that are to be ranked are not in it.
+A stage is a folder with X.trn, Y.trn, X.tst (and Z; and F.trn, the filtered pairs of train) as scipy npz files, and
+`about.json`. It does not have the labels of the points to rank.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from zipfel.errors import ConfigError, DataError
 from zipfel.evaluate import Report, evaluate
 from zipfel.types import Ranking
 
-TOP = 5  # labels of a document that are judged
-VALIDATION = 0.1  # share of train that decides between settings and between models, where there is no such part
+TOP = 5  # top labels of a document that are evaluated
+VALIDATION = 0.1  # share of train held out to choose settings and models, if the data set has no validation part
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Points to learn from and points to rank, and who judges the ranking."""
+    """Points to train on, points to rank, and the evaluation of the ranking."""
 
     dataset: Dataset
     part: str  # "test" or "validation"
@@ -37,60 +37,48 @@ class Stage:
 
     @property
     def k(self) -> int:
-        """How many labels must be ranked so that TOP are left behind any filtered pairs."""
-        filtered = self.dataset.parts[self.part].filtered
-        most = 0 if filtered is None else int(np.diff(filtered.indptr).max(initial=0))
-        return min(TOP + most, self.dataset.sizes.labels)
+        """Number of labels to rank, so that at least TOP remain without the filtered pairs."""
+        pairs = self.dataset.parts[self.part].filtered
+        filtered = 0 if pairs is None else int(np.diff(pairs.indptr).max(initial=0))
+        return min(TOP + filtered, self.dataset.sizes.labels)
 
-    def judged(self, ranking: Ranking) -> Report:
-        """Judge a ranking; filtered pairs are left out."""
+    def evaluate(self, ranking: Ranking) -> Report:
+        """Evaluate a ranking without the filtered pairs."""
         return evaluate(ranking, self.dataset, self.part)
 
 
 def loaded(path: Path) -> Dataset:
-    """Read a data set with features: tf-idf of its texts or of its counts; weights that are given stay."""
+    """Read a data set and return it with features instead of texts: tf-idf of texts or counts; else given weights."""
     dataset = prepared(read(path), Preparation())
     if dataset.test is None:
-        raise DataError("a bench needs points to test on", path)
+        raise DataError("the bench needs a test part", path)
     if dataset.train.X is None:
-        return featurized(dataset)
-    counts = bool((dataset.train.X.data % 1 == 0).all())
-    return Tfidf.fit(dataset.train.X).apply(dataset) if counts else dataset
+        dataset = featurized(dataset)
+    elif (dataset.train.X.data % 1 == 0).all():
+        dataset = Tfidf.fit(dataset.train.X).apply(dataset)
+    return dataset.with_parts(lambda part: dataclasses.replace(part, texts=None), label_texts=None)  # to save memory
 
 
 def stage(dataset: Dataset, part: str, folder: Path) -> Stage:
-    """Return a stage of the bench, whose files are written where they are not there yet."""
+    """Return a stage of the bench; write its files if they do not exist yet."""
     if part == "validation" and dataset.validation is None:
         dataset = hold_out(dataset, VALIDATION, into="validation")
-    made = Stage(dataset, part, folder / part)
-    about = {"data": dataset.name, **dataset.sizes._asdict(), "propensity": list(dataset.propensity), "k": made.k,
+    result = Stage(dataset, part, folder / part)
+    about = {"data": dataset.name, **dataset.sizes._asdict(), "propensity": list(dataset.propensity), "k": result.k,
              "fingerprint": fingerprint(dataset, (dataset.train, dataset.parts[part]))}  # fmt: skip
-    found = _about(made.folder)
-    if found is None:
-        _write(made, about)
-    elif found != about:
-        raise ConfigError(
-            f"{made.folder} holds features of another data set called {dataset.name!r}; name another --out"
-        )
-    return made
-
-
-def _about(folder: Path) -> object:
-    path = folder / "about.json"
-    return orjson.loads(path.read_bytes()) if path.is_file() else None
+    written = result.folder / "about.json"
+    if not written.is_file():
+        _write(result, about)
+    elif orjson.loads(written.read_bytes()) != about:
+        raise ConfigError(f"{result.folder} has features of another data set named {dataset.name!r}; use another --out")
+    return result
 
 
 def _write(stage: Stage, about: dict[str, object]) -> None:
-    dataset, ranked = stage.dataset, stage.dataset.parts[stage.part]
-    train = dataset.train
+    dataset, train, ranked = stage.dataset, stage.dataset.train, stage.dataset.parts[stage.part]
     matrices = {"X.trn": train.X, "Y.trn": train.Y, "F.trn": train.filtered, "X.tst": ranked.X, "Z": dataset.Z}
     with new_folder(stage.folder) as target:
         for name, matrix in matrices.items():
             if matrix is not None:
                 save_npz(target / f"{name}.npz", matrix, compressed=False)
         (target / "about.json").write_bytes(orjson.dumps(about))
-
-
-def without_texts(dataset: Dataset) -> Dataset:
-    """Return the data set without what only takes memory once there are features."""
-    return dataset.with_parts(lambda part: dataclasses.replace(part, texts=None), label_texts=None)

@@ -1,8 +1,8 @@
-"""Runs one command with a limit and tells what it used: `python launch.py SECONDS USAGE.json LOG COMMAND ...`.
+"""Run a command with a time limit and record its resource usage: `python launch.py SECONDS USAGE.json LOG COMMAND ...`.
 
-A script without imports from zipfel, so that it stays small: on Linux the peak memory of a process begins with that of
-the process which started it, and whoever runs a bench holds whole data sets. Time-outs, and whoever ends this process,
-end the command with all that it has started.
+A script without imports from zipfel, to stay small: on Linux the peak memory of a process starts at that of its parent,
+and the bench process holds whole data sets. A time-out, and a signal that ends this process, kill the command with all
+processes that it has started.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import sys
 import time
 from typing import Any
 
-PATIENCE = 0.02  # seconds between two looks at the command
+PATIENCE = 0.02  # seconds between two checks of the command
 
 
 def launched(command: list[str], limit: float, log: str, parent: int | None = None) -> dict[str, Any]:
-    """Run a command to its end, or to the limit; return its exit code, seconds, and memory in MB.
+    """Run a command until it ends or reaches the limit; return exit code, wall and CPU seconds, and peak memory in MB.
 
-    parent: whoever must go on living for the command to go on; none, where this process outlives whoever started it.
+    parent: process id; the command is killed when this process gets another parent. None: never.
     """
     started = time.monotonic()
     environment = {**os.environ, "BENCH_STARTED": str(time.time())}
-    with open(log, "ab") as out:  # noqa: PTH123 (pathlib would be one more thing to load)
+    with open(log, "ab") as out:  # noqa: PTH123 (avoid importing pathlib)
         try:
             child = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
         except OSError as error:
@@ -55,15 +55,15 @@ def launched(command: list[str], limit: float, log: str, parent: int | None = No
 
 
 def _end(group: int) -> None:
-    """Kill whatever is left of a process group."""
+    """Kill the remaining processes of a group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 
 
 def main(words: list[str]) -> None:
-    """Run what the command line says, and write down what it used."""
+    """Run the command of the command line, and write its usage."""
     for asked in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(asked, lambda *_: sys.exit(143))  # by way of `finally`
+        signal.signal(asked, lambda *_: sys.exit(143))  # runs `finally`
     used = launched(words[3:], float(words[0]), words[2], os.getppid())
     with open(words[1], "w") as out:  # noqa: PTH123
         json.dump(used, out)

@@ -1,4 +1,4 @@
-"""What it takes to repeat a figure: commit, processor, versions, date."""
+"""What identifies a measurement: commit, processor, date."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent  # zipfel itself
 
 
 def commit(folder: Path) -> str:
-    """Return the commit of a checkout, marked where the working tree differs from it."""
+    """Return the commit of a checkout, marked as dirty if the working tree differs from it."""
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         run = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -22,7 +22,7 @@ def commit(folder: Path) -> str:
 
 
 def processor() -> str:
-    """Return the processor's name, which Linux tells in a file only, and the number of cores."""
+    """Return the processor's name (on Linux from /proc/cpuinfo) and the number of cores."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

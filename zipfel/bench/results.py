@@ -1,4 +1,4 @@
-"""Results as lines of JSON: one for each contestant, data set and seed that is done, whatever came of it."""
+"""Results as lines of JSON: one per finished contestant, data set and seed, whether it succeeded or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Line = dict[str, Any]
 
 
 def read_results(path: Path) -> list[Line]:
-    """Return all lines; a last one that was cut off by a crash of the machine does not count."""
+    """Return all lines, except a last one that a crash of the machine has cut off."""
     if not path.exists():
         return []
     lines = []
@@ -30,32 +30,27 @@ def read_results(path: Path) -> list[Line]:
         except orjson.JSONDecodeError:
             if number == len(rows) and not content.endswith(b"\n"):
                 break
-            raise DataError("not a line of results", path, number) from None
+            raise DataError("not a line of results: invalid JSON", path, number) from None
     return lines
 
 
 def append(path: Path, line: Line) -> None:
-    """Add a line, in one piece; what is left of one that was cut off is taken away first."""
-    torn = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
-    if torn:
-        content = path.read_bytes()
-        os.truncate(path, content.rfind(b"\n") + 1)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.write(file, json_line(line))
-        os.fsync(file)
-    finally:
-        os.close(file)
+    """Append a line in one write; first remove a last line that was cut off."""
+    if path.exists():
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    with path.open("ab", buffering=0) as file:
+        file.write(json_line(line))
+        os.fsync(file.fileno())
 
 
 def key(line: Line) -> tuple[Any, ...]:
-    """Return what a line is about; settings count, so that a recipe that was changed is run again."""
+    """Return what identifies a line. Settings are part of it, so that a changed recipe runs again."""
     settings = orjson.dumps(line.get("settings"), option=orjson.OPT_SORT_KEYS)
     return (line["part"], line["data"], line["contestant"], line["seed"], settings)
 
 
 def finished(lines: Iterable[Line], limit: float = 0) -> set[tuple[Any, ...]]:
-    """Return what need not be run again; what was not installed may be by now, and a time-out ends with more time."""
+    """Return the keys that need not run again: neither missing peers nor time-outs with a lower limit."""
     return {
         key(line)
         for line in lines
@@ -64,10 +59,10 @@ def finished(lines: Iterable[Line], limit: float = 0) -> set[tuple[Any, ...]]:
 
 
 def latest(lines: Iterable[Line]) -> list[Line]:
-    """Return the last line of each contestant, data set, seed and part; of validation, of each setting."""
-    found: dict[tuple[Any, ...], Line] = {}
+    """Return the last line of each contestant, data set, seed and part; for validation also of each setting."""
+    last: dict[tuple[Any, ...], Line] = {}
     for line in lines:
         about = key(line) if line["part"] == "validation" else key(line)[:4]
-        found.pop(about, None)
-        found[about] = line
-    return list(found.values())
+        last.pop(about, None)
+        last[about] = line
+    return list(last.values())

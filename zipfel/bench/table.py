@@ -1,4 +1,4 @@
-"""Results as tables and in words: means and standard deviations over seeds, who was chosen, and where we lose."""
+"""Results as tables and sentences: mean and standard deviation over seeds, the chosen model, and where it loses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from zipfel.bench.results import OK, Line, latest
 
 ACCURACIES = ("P@1", "P@3", "P@5", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "coverage@5")
-COSTS = {  # what is measured, and how its column is headed
+COSTS = {  # measurement to column heading
     "train_seconds": "train s",
     "train_cpu_seconds": "CPU s",
     "batch_ms": "ms/doc in batches",
@@ -20,12 +20,12 @@ COSTS = {  # what is measured, and how its column is headed
     "train_peak_mb": "peak MB, train",
     "predict_peak_mb": "peak MB, predict",
 }
-GOALS = ("P@1", "P@5", "PSP@1", "PSP@5")  # a model is ahead where it is ahead in all of these
+GOALS = ("P@1", "P@5", "PSP@1", "PSP@5")  # metrics in which a model is compared with its peers
 
 
 @dataclass(frozen=True)
 class Row:
-    """A contestant on a data set: means and standard deviations over the seeds that ended well."""
+    """A contestant on a data set: means and standard deviations over its successful seeds."""
 
     data: str
     contestant: str
@@ -38,20 +38,16 @@ class Row:
     bins: tuple[tuple[int, int, float], ...] = ()  # lowest and highest frequency, contribution to P@5
 
     def cell(self, name: str) -> str:
-        """Return a figure as the table shows it: `63.46 ± 0.12`."""
+        """Return a table cell: `63.46 ± 0.12`; empty without a value."""
         if name not in self.means:
             return ""
-        shown = _accuracy if name in ACCURACIES else _cost
-        spread = f" ± {shown(self.spreads[name])}" if name in self.spreads else ""
-        return shown(self.means[name]) + spread
-
-
-def _accuracy(value: float) -> str:
-    return f"{value:.2f}"
+        formatted = "{:.2f}".format if name in ACCURACIES else _cost
+        spread = f" ± {formatted(self.spreads[name])}" if name in self.spreads else ""
+        return formatted(self.means[name]) + spread
 
 
 def _cost(value: float) -> str:
-    """Return a time or size with two digits that count.
+    """Return a time or size with at least two significant digits.
 
     >>> _cost(0.01234), _cost(1.26), _cost(312.6)
     ('0.012', '1.3', '313')
@@ -60,23 +56,23 @@ def _cost(value: float) -> str:
 
 
 def data_sets(lines: Iterable[Line]) -> list[str]:
-    """Return the data sets, in the order in which they were run."""
+    """Return the names of the data sets, in the order they were run."""
     return list(dict.fromkeys(line["data"] for line in lines))
 
 
 def rows(lines: Sequence[Line], data: str) -> list[Row]:
-    """Return the contestants on a data set, the best P@1 first, and last those that did not get through."""
-    found = [_row(tested) for tested in _tested(lines, data).values()]
-    return sorted(found, key=lambda row: (-row.means.get("P@1", -1.0), row.contestant))
+    """Return the contestants on a data set, best P@1 first, failed ones last."""
+    unsorted = [_row(tested) for tested in _tested(lines, data).values()]
+    return sorted(unsorted, key=lambda row: (-row.means.get("P@1", -1.0), row.contestant))
 
 
 def _tested(lines: Sequence[Line], data: str) -> dict[str, list[Line]]:
-    """Return the tests of each contestant with the settings that it had last."""
-    found: dict[str, list[Line]] = {}
+    """Return the test lines of each contestant, with its latest settings only."""
+    tests: dict[str, list[Line]] = {}
     for line in latest(lines):
         if line["part"] == "test" and line["data"] == data:
-            found.setdefault(line["contestant"], []).append(line)
-    return {name: [one for one in own if one["settings"] == own[-1]["settings"]] for name, own in found.items()}
+            tests.setdefault(line["contestant"], []).append(line)
+    return {name: [one for one in own if one["settings"] == own[-1]["settings"]] for name, own in tests.items()}
 
 
 def _row(lines: Sequence[Line]) -> Row:
@@ -98,7 +94,7 @@ def _row(lines: Sequence[Line]) -> Row:
 
 
 def _bins(lines: Sequence[Line]) -> tuple[tuple[int, int, float], ...]:
-    """Return the bins of label frequencies, with the mean of what they contribute."""
+    """Return the bins of label frequency with their mean contribution."""
     columns = zip(*(line["bins"] for line in lines), strict=True)
     return tuple(
         (column[0]["lowest"], column[0]["highest"], statistics.mean(one["contribution"] for one in column))
@@ -107,30 +103,30 @@ def _bins(lines: Sequence[Line]) -> tuple[tuple[int, int, float], ...]:
 
 
 def chosen(lines: Sequence[Line], data: str) -> Row | None:
-    """Return our model with the best P@1 on validation, of those that were also tested."""
+    """Return our model with the best P@1 on validation among those with a test; None if there is none."""
     ours = {row.contestant: row for row in rows(lines, data) if row.ours and row.seeds}
     settings = {name: tested[-1]["settings"] for name, tested in _tested(lines, data).items() if name in ours}
-    judged = [
+    evaluated = [
         line
         for line in latest(lines)
         if (line["part"], line["data"], line["status"]) == ("validation", data, OK)
         and settings.get(line["contestant"]) == line["settings"]
     ]
-    best = max(judged, key=lambda line: line["P@1"], default=None)
+    best = max(evaluated, key=lambda line: line["P@1"], default=None)
     return None if best is None else ours[best["contestant"]]
 
 
 def best_peers(lines: Sequence[Line], data: str) -> dict[str, Row]:
-    """Return, for each goal, the peer that is best in it."""
+    """Return the best peer for each goal."""
     others = [row for row in rows(lines, data) if not row.ours and row.seeds]
     return {goal: max(others, key=lambda row: row.means[goal]) for goal in GOALS} if others else {}
 
 
 def standing(lines: Sequence[Line], data: str) -> str:
-    """Say in a sentence where our model, chosen on validation, is ahead of every peer, and where it loses."""
+    """Return a sentence on where our model, chosen on validation, is ahead of every peer and where it loses."""
     ours, peers = chosen(lines, data), best_peers(lines, data)
     if ours is None:
-        return f"{data}: no model of ours was judged on validation and on test."
+        return f"{data}: no model of ours has results on validation and on test."
     if not peers:
         return f"{data}: {ours.title}, and no peer to compare it with."
     leads = {goal: ours.means[goal] - peer.means[goal] for goal, peer in peers.items()}
@@ -147,22 +143,23 @@ def _gap(lead: float) -> str:
 
 
 def markdown(lines: Sequence[Line]) -> str:
-    """Return a page: for each data set a table of all contestants, what failed, and where we stand."""
+    """Return a Markdown page: for each data set a table of all contestants, the failures, and our standing."""
     return "\n".join(_section(lines, data) for data in data_sets(lines))
 
 
 def _section(lines: Sequence[Line], data: str) -> str:
-    found = rows(lines, data)
-    if not found:
-        return f"## {data}\n\nNothing was tested yet.\n"
+    contestants = rows(lines, data)
+    if not contestants:
+        return f"## {data}\n\nNo tests yet.\n"
     picked = chosen(lines, data)
     tested = [line for own in _tested(lines, data).values() for line in own]
     about = "; ".join([together(tested, "machine"), f"threads {together(tested, 'threads')}",
                        f"limit {together(tested, 'limit')} s", f"commit {together(tested, 'commit')}"])  # fmt: skip
-    seeds = max(row.seeds for row in found)
+    seeds = max(row.seeds for row in contestants)
     heads = ["contestant", *ACCURACIES, *COSTS.values()]
-    body = [[_name(row, picked), *(_best(row, name, found) for name in (*ACCURACIES, *COSTS))] for row in found]
-    failed = [f"- {row.title}: {told}" for row in found for told in dict.fromkeys(map(_failure, row.failures))]
+    names = (*ACCURACIES, *COSTS)
+    body = [[_name(row, picked), *(_best(row, name, contestants) for name in names)] for row in contestants]
+    failed = [f"- {row.title}: {why}" for row in contestants for why in dict.fromkeys(map(_failure, row.failures))]
     parts = [
         f"## {data}\n",
         f"Mean ± standard deviation of {seeds} seed{'s' * (seeds != 1)}. {about}.\n",
@@ -176,7 +173,7 @@ def _section(lines: Sequence[Line], data: str) -> str:
 
 
 def together(lines: Iterable[Line], name: str) -> str:
-    """Return all values that an entry has, so that lines of different runs cannot pass for one run."""
+    """Return all values of an entry, so that lines of different runs cannot pass for one run."""
     values = dict.fromkeys(line[name] for line in lines)
     return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
 
@@ -187,10 +184,10 @@ def _name(row: Row, picked: Row | None) -> str:
     return f"{marked}: {', '.join(statuses)}" if statuses else marked
 
 
-def _best(row: Row, name: str, found: Sequence[Row]) -> str:
-    """Return a cell, bold where an accuracy is the best of all."""
+def _best(row: Row, name: str, contestants: Sequence[Row]) -> str:
+    """Return a cell, bold if its accuracy is the best of all."""
     cell = row.cell(name)
-    most = max(other.means.get(name, -1.0) for other in found)
+    most = max(other.means.get(name, -1.0) for other in contestants)
     return f"**{cell}**" if cell and name in ACCURACIES and row.means[name] == most else cell
 
 
@@ -200,6 +197,6 @@ def _failure(line: Line) -> str:
 
 
 def pipes(heads: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    made = [heads, ["---"] + ["--:"] * (len(heads) - 1), *body]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in made)
+    """Return a Markdown table."""
+    table = [heads, ["---"] + ["--:"] * (len(heads) - 1), *body]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in table)

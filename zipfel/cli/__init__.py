@@ -1,1 +1,1 @@
-"""The command line: thin, and the only place that prints."""
+"""The command line: a thin layer, and the only code that prints."""

@@ -1,4 +1,4 @@
-"""`zipfel data`: look at data sets, convert, split and get them."""
+"""`zipfel data`: inspect, convert, split and get data sets."""
 
 from __future__ import annotations
 
@@ -10,59 +10,69 @@ import typer
 from rich.markup import escape
 
 from zipfel.cli.options import with_options
-from zipfel.cli.show import console, frequency_plot, print_table, warnings
+from zipfel.cli.show import console, frequency_plot, print_table, say, warn
 from zipfel.data import registry
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import FORMATS, TableSettings, format_of, known_format, read, write
-from zipfel.data.formats.files import check_new
+from zipfel.data.formats.files import check_new, shortened
 from zipfel.data.splits import Preparation, hold_out, prepared, shared_points
 from zipfel.data.text import TextSettings, Tfidf, featurized
+from zipfel.errors import ConfigError
 
-app = typer.Typer(help="Look at data sets, convert, split and get them.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, convert, split and get data sets.", no_args_is_help=True)
 
-Source = Annotated[Path, typer.Argument(metavar="DATA", help="Folder or file of a data set.", show_default=False)]
+Source = Annotated[Path, typer.Argument(metavar="DATA", help="Data set: a folder or a file.", show_default=False)]
 Target = Annotated[Path, typer.Argument(metavar="TARGET", help="Folder to write; must not exist.", show_default=False)]
-From = Annotated[str | None, typer.Option("--from", help="Format of the source, where its folder holds several.")]
+From = Annotated[str | None, typer.Option("--from", help="Format of the source, if its folder holds several.")]
 To = Annotated[str, typer.Option("--to", help=f"Format to write: {', '.join(FORMATS)}.", show_default=False)]
-Gzip = Annotated[bool, typer.Option("--gzip", help="Pack what is written.")]
+Gzip = Annotated[bool, typer.Option("--gzip", help="Compress the written files with gzip.")]
+
+
+PartName = Annotated[str, typer.Option("--part", help="Part of the data set to evaluate.")]
 
 
 def load(path: Path, format: str | None, columns: TableSettings, preparation: Preparation) -> Dataset:
-    """Read a data set and prepare it, and tell what was merged, held out or left out."""
+    """Read and prepare a data set; print a note on anything merged, held out or left out."""
     dataset = prepared(read(path, columns, format), preparation)
     for note in dataset.notes:
-        warnings.print(f"note: {escape(note)}", soft_wrap=True)
+        warn(f"note: {note}")
     return dataset
+
+
+def part_of(dataset: Dataset, name: str) -> Part:
+    """Return a part of a data set."""
+    if name not in dataset.parts:
+        raise ConfigError(f"part must be one of {', '.join(dataset.parts)}; found {name!r}")
+    return dataset.parts[name]
 
 
 @app.command()
 @with_options
 def info(source: Source, columns: TableSettings, preparation: Preparation, format: From = None) -> None:
-    """Show sizes, what is odd, the most frequent and the rarest labels, and a plot of label frequencies."""
+    """Show sizes, empty and shared points, the most frequent and rarest labels, and a plot of label frequencies."""
     dataset = load(source, format, columns, preparation)
     counts = dataset.label_counts
-    parts = dataset.parts
-    print_table(escape(dataset.name), _rows(dataset), ("", *parts))
+    print_table(escape(dataset.name), _rows(dataset), ("", *dataset.parts))
     print_table("\nLabels", _label_rows(dataset))
     order = np.lexsort((np.arange(len(counts)), -counts))
     seen = order[counts[order] > 0]
-    for title, labels in (("\nMost frequent labels", seen[:5]), ("\nRarest labels with a point", seen[5:][-5:])):
+    for title, labels in (("\nMost frequent labels", seen[:5]), ("\nRarest labels that occur", seen[5:][-5:])):
         if len(labels):
-            print_table(title, [(escape(_named(dataset, label)), f"{counts[label]:,}") for label in labels])
-    console.print("\n[bold]Points a label, by rank (both axes logarithmic)[/bold]")
+            print_table(title, [(escape(_label_title(dataset, label)), f"{counts[label]:,}") for label in labels])
+    console.print("\n[bold]Points per label, by rank (both axes logarithmic)[/bold]")
     console.print(frequency_plot(counts))
 
 
 def _rows(dataset: Dataset) -> list[tuple[str, ...]]:
-    """Return statistics, a column a part."""
+    """Return rows of statistics, with one column per part."""
     parts = list(dataset.parts.values())
     shared = {name: f"{count:,}" for name, count in shared_points(dataset).items()}
     rows = [
         ("points", *(f"{len(part):,}" for part in parts)),
-        ("labels a point", *(f"{part.Y.nnz / max(len(part), 1):.1f}" for part in parts)),
+        ("labels per point", *(f"{part.Y.nnz / max(len(part), 1):.1f}" for part in parts)),
         ("points without labels", *(f"{np.count_nonzero(np.diff(part.Y.indptr) == 0):,}" for part in parts)),
         *_content_rows(parts),
-        ("points that train has too", *(shared.get(name, "") for name in dataset.parts)),
+        ("points also in train", *(shared.get(name, "") for name in dataset.parts)),
     ]
     if any(part.filtered is not None for part in parts):
         rows.append(("filtered pairs", *(f"{0 if p.filtered is None else p.filtered.nnz:,}" for p in parts)))
@@ -70,14 +80,14 @@ def _rows(dataset: Dataset) -> list[tuple[str, ...]]:
 
 
 def _content_rows(parts: list[Part]) -> list[tuple[str, ...]]:
-    """Return what points are made of: words of each text field, or features."""
+    """Return statistics of the points' content: words of each text field, or features."""
     rows = []
     for name in parts[0].texts or {}:
         words = (sum(len(t.split()) for t in (part.texts or {})[name]) / max(len(part), 1) for part in parts)
-        rows.append((f"words a point in {escape(name)}", *(f"{mean:.1f}" for mean in words)))
+        rows.append((f"words per point in {escape(name)}", *(f"{mean:.1f}" for mean in words)))
     matrices = [part.X for part in parts if part.X is not None]
     if matrices:
-        rows.append(("features a point", *(f"{X.nnz / max(X.shape[0], 1):.1f}" for X in matrices)))
+        rows.append(("features per point", *(f"{X.nnz / max(X.shape[0], 1):.1f}" for X in matrices)))
         rows.append(("points without features", *(f"{np.count_nonzero(np.diff(X.indptr) == 0):,}" for X in matrices)))
     return rows
 
@@ -88,7 +98,7 @@ def _label_rows(dataset: Dataset) -> list[tuple[str, str]]:
     rows = [
         ("labels", f"{sizes.labels:,}"),
         ("label text", text),
-        ("points a label (train)", f"{counts.mean():.1f}"),
+        ("points per label (train)", f"{counts.mean():.1f}"),
         ("labels with at most 5 points", f"{np.mean(counts <= 5):.1%}"),
         ("labels without a point in train", f"{np.count_nonzero(counts == 0):,}"),
         ("propensity A, B", f"{dataset.propensity.A:g}, {dataset.propensity.B:g}"),
@@ -96,12 +106,11 @@ def _label_rows(dataset: Dataset) -> list[tuple[str, str]]:
     return [("features", f"{sizes.features:,}"), *rows] if sizes.features else rows
 
 
-def _named(dataset: Dataset, label: int) -> str:
-    """Return a label's name with the beginning of its text."""
+def _label_title(dataset: Dataset, label: int) -> str:
+    """Return a label's name and the beginning of its text, up to 60 characters."""
     name = dataset.label_name(label)
     text = next(iter((dataset.label_texts or {"": []}).values()))
-    shown = f"{name}: {text[label]}" if text and text[label] != name else name
-    return shown if len(shown) <= 60 else shown[:59] + "…"
+    return shortened(f"{name}: {text[label]}" if text and text[label] != name else name, 60)
 
 
 @app.command()
@@ -115,23 +124,22 @@ def convert(
     text: TextSettings,
     format: From = None,
     gzip: Gzip = False,
-    tfidf: Annotated[bool, typer.Option("--tfidf", help="Weight the features of a source without text.")] = False,
+    tfidf: Annotated[bool, typer.Option("--tfidf", help="Apply tf-idf to a source without text.")] = False,
 ) -> None:
-    """Write a data set in another format; texts become tf-idf features where the format holds features."""
+    """Convert a data set to another format; texts become tf-idf features if the format holds features."""
     kind = FORMATS[known_format(to)]
     check_new(target)
     dataset = load(source, format, columns, preparation)
     if text != TextSettings() and (kind.holds == "texts" or dataset.train.X is not None):
-        warnings.print("note: settings for text have no effect: no text becomes features here")
+        warn("note: text settings have no effect: no text is converted to features here")
     if tfidf and dataset.train.X is None:
-        warnings.print("note: --tfidf has no effect: this source has text")
+        warn("note: --tfidf has no effect: the source has text")
     if kind.holds == "features" and dataset.train.X is None:
         dataset = featurized(dataset, text)
     elif tfidf and dataset.train.X is not None:
-        labels = [] if dataset.Z is None else [dataset.Z]  # counted too, as for texts
+        labels = [] if dataset.Z is None else [dataset.Z]  # label features count towards the idf too, as with texts
         dataset = Tfidf.fit(dataset.train.X, *labels).apply(dataset)
-    write(dataset, target, to, gzip)
-    _tell(dataset, target, to)
+    _write(dataset, target, to, gzip)
 
 
 @app.command()
@@ -143,17 +151,16 @@ def split(
     preparation: Preparation,
     validation: Annotated[float, typer.Option(help="Share of train held out as validation; 0 for none.")] = 0.1,
     format: From = None,
-    to: Annotated[str | None, typer.Option("--to", help="Format to write; else the source's.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Format to write; default: the source's.")] = None,
     gzip: Gzip = False,
 ) -> None:
-    """Hold a validation part out of train (and a test part, where there is none), the same for the same seed."""
+    """Hold out a validation part of train (and a test part if there is none); the same seed gives the same split."""
     to = known_format(to) if to else format_of(source, format)
     check_new(target)
     dataset = load(source, format, columns, preparation)
     if validation:
         dataset = hold_out(dataset, validation, preparation.seed, into="validation")
-    write(dataset, target, to, gzip)
-    _tell(dataset, target, to)
+    _write(dataset, target, to, gzip)
 
 
 @app.command()
@@ -161,17 +168,16 @@ def get(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help=f"One of: {', '.join(registry.KNOWN)}.", show_default=False)
     ],
-    target: Annotated[Path | None, typer.Argument(metavar="TARGET", help="Folder to write; else the name.")] = None,
+    target: Annotated[Path | None, typer.Argument(metavar="TARGET", help="Folder to write; default: NAME.")] = None,
     gzip: Gzip = False,
 ) -> None:
-    """Get a data set that any machine can have, as an LF folder."""
+    """Write a data set that comes with a Python package, as an LF folder."""
     target = target or Path(name)
     check_new(target)
-    dataset = registry.load(name)
-    write(dataset, target, "lf", gzip)
-    _tell(dataset, target, "lf")
+    _write(registry.load(name), target, "lf", gzip)
 
 
-def _tell(dataset: Dataset, target: Path, format: str) -> None:
+def _write(dataset: Dataset, target: Path, format: str, gzip: bool) -> None:
+    write(dataset, target, format, gzip)
     parts = ", ".join(f"{len(part):,} {name}" for name, part in dataset.parts.items())
-    console.print(f"{escape(str(target))}: {parts}, {dataset.sizes.labels:,} labels ({format})", soft_wrap=True)
+    say(f"{target}: {parts}, {dataset.sizes.labels:,} labels ({format})")

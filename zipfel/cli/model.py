@@ -1,4 +1,4 @@
-"""`zipfel train`, `evaluate`, `models`, `verify`."""
+"""`zipfel plan`, `train`, `evaluate`, `models`, `verify`."""
 
 from __future__ import annotations
 
@@ -17,28 +17,67 @@ from zipfel.choice import AUTO
 from zipfel.cli import data
 from zipfel.cli.options import with_options
 from zipfel.cli.progress import Shown, span
-from zipfel.cli.show import bar, console, print_table
-from zipfel.data.dataset import Dataset, Part, Propensity, fingerprint
+from zipfel.cli.show import bar, console, print_table, say, warn
+from zipfel.data.dataset import Dataset, Part, Propensity
 from zipfel.data.formats import TableSettings
-from zipfel.data.formats.files import new_file
+from zipfel.data.formats.files import write_bytes
 from zipfel.data.splits import Preparation
 from zipfel.data.text import TextSettings
 from zipfel.errors import ConfigError, DataError
-from zipfel.evaluate import Report, ranked, read_predictions
+from zipfel.evaluate import Report, metric_rows, ranked, read_predictions
 from zipfel.evaluate import evaluate as judge
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from zipfel.tagger import Tagger
 
-LONGEST = 1000  # ranking that is judged: what is held is points × k
+LONGEST = 1000  # ranking to evaluate: memory grows with points × k
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.", show_default=False)]
+Name = Annotated[str, typer.Option(help="Model to train; `zipfel models` lists them. auto chooses by the data.")]
+Preset = Annotated[str, typer.Option(help="Settings to start from: paper, default or fast.")]
+Changes = Annotated[list[str] | None, typer.Option("--set", help="Setting to change, as key=value; repeatable.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file of settings; --set overrides it.")]
+Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
+Json = Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")]
 
-Name = Annotated[str, typer.Option(help="Model to train; `zipfel models` lists them. auto: what fits the data.")]
-Preset = Annotated[str, typer.Option(help="paper, default or fast.")]
-Changes = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the preset; may be repeated.")]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file of settings.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+
+@with_options
+def plan(
+    source: data.Source,
+    columns: TableSettings,
+    preparation: Preparation,
+    text: TextSettings,
+    model: Name = "auto",
+    preset: Preset = "default",
+    set: Changes = None,
+    config_file: ConfigFile = None,
+    device: Device = "auto",
+    json: Json = None,
+    format: data.From = None,
+) -> None:
+    """Estimate memory, disk space and time of `zipfel train`, from a rehearsal of a few seconds on the data."""
+    from zipfel.plan import plan as planned
+    from zipfel.plan import spoken_size
+
+    changes = _changes(set, config_file, model, preset, device)
+    dataset = data.load(source, format, columns, preparation)
+    made = planned(dataset, model, preset, changes, dataclasses.asdict(text), device)
+    if json is not None:
+        _write_json(json, made.as_json())
+    why = "" if made.why == "named" else f" ({made.why})"
+    sizes = f"{made.points:,} points, {made.features:,} features, {made.labels:,} labels"
+    say(f"{made.model}, preset {made.preset}{why}, on {made.device}: {sizes}")
+    figures = {
+        "training": "unknown" if made.training_seconds is None else span(made.training_seconds),
+        "prediction": "unknown" if made.predict_ms is None else f"{made.predict_ms:.2f} ms per document",
+        "memory": spoken_size(made.memory_bytes),
+        "disk": spoken_size(made.disk_bytes),
+        **({} if made.gpu_bytes is None else {"GPU memory": spoken_size(made.gpu_bytes)}),
+    }
+    for name, figure in figures.items():
+        say(f"{name:<10}  {figure:>22}  {made.rests_on[name]}")
+    for warning in made.warnings:
+        warn(f"warning: {warning}")
 
 
 @with_options
@@ -53,112 +92,106 @@ def train(
     set: Changes = None,
     config_file: ConfigFile = None,
     device: Device = "auto",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over where a run stopped.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")] = False,
     format: data.From = None,
 ) -> None:
-    """Train a model; the same command again goes on where it stopped."""
+    """Train a model. Run the same command again to resume."""
     from zipfel.tagger import Tagger
     from zipfel.training.run import Run
 
-    changes = given_changes(set, config_file)
-    check_named(model, preset, changes, device)  # before the data is read
+    changes = _changes(set, config_file, model, preset, device)
     dataset = data.load(source, format, columns, preparation)
-    choice, settings = Tagger(model, preset, changes, device=device).choice(dataset)
-    tagger = Tagger(choice.model, choice.preset, dataclasses.asdict(settings), dataclasses.asdict(text), device=device,
-                    seed=preparation.seed)  # fmt: skip
+    tagger = Tagger(model, preset, changes, dataclasses.asdict(text), device=device, seed=preparation.seed)
     if model == AUTO:
-        console.print(f"model {choice.model}, preset {choice.preset} ({choice.why})", soft_wrap=True)
-    with Shown() as shown:
+        choice, _ = tagger.choice(dataset)
+        say(f"model {choice.model}, preset {choice.preset} ({choice.why})")
+    shown = Shown()
+    with shown.bar:
         run = Run(out / "run", preparation.seed, shown)
-        inputs = {"model": choice.model, "settings": dataclasses.asdict(settings), "text": dataclasses.asdict(text),
-                  "data": fingerprint(dataset, dataset.parts.values())}  # fmt: skip
-        run.open(inputs, fresh)
+        run.open(tagger.run_inputs(dataset), fresh)
         tagger.fit_dataset(dataset, run)
     tagger.save(out / "model", replace=True)
-    outcome = tagger.outcome_
-    best = (
-        f", best on validation {outcome.best:.4f} in epoch {outcome.best_epoch + 1}" if outcome.best_epoch >= 0 else ""
-    )
+    outcome, epoch = tagger.outcome_, tagger.outcome_.best_epoch + 1
     ended = "stopped early" if outcome.interrupted else "trained"
-    console.print(f"{escape(str(out))}: {ended} in {span(outcome.seconds)}{best}", soft_wrap=True)
+    best = f", best on validation {outcome.best:.4f} in epoch {epoch}" if epoch else ""
+    say(f"{out}: {ended} in {span(outcome.seconds)}{best}")
     if tagger.calibration_ is not None:
         about = tagger.calibration_.figures
-        console.print(f"scores are probabilities by {about.points:,} held-out points ({about.method}): off by "
-                      f"{about.error_after:.1%}, as they came by {about.error_before:.1%}", soft_wrap=True)  # fmt: skip
+        errors = f"{about.error_after:.1%}, uncalibrated {about.error_before:.1%}"
+        say(f"scores calibrated to probabilities on {about.points:,} held-out points ({about.method}): error {errors}")
 
 
-def given_changes(words: list[str] | None, file: Path | None) -> dict[str, Any]:
-    """Return what differs from the preset: words over a file."""
-    return {**(config.read_toml(file) if file else {}), **config.words_of(words or [])}
+def _changes(words: list[str] | None, file: Path | None, model: str, preset: str, device: str) -> dict[str, Any]:
+    """Return the settings that differ from the preset; key=value words override the file.
 
+    Also checks them, the model and the device as far as possible before the data is read.
+    """
+    from zipfel.fitting import chosen_device
+    from zipfel.models.base import settings_of
 
-def check_named(model: str, preset: str, changes: dict[str, Any], device: str) -> None:
-    """Refuse what is wrong whatever the data: a device, a model, its preset or its settings."""
-    from zipfel.tagger import chosen_device, settings_of
-
+    changes = {**(config.read_toml(file) if file else {}), **config.words_of(words or [])}
     chosen_device(device)
     if model != AUTO:
         settings_of(model, preset, changes)
+    return changes
+
+
+def _write_json(path: Path, figures: dict[str, Any]) -> None:
+    write_bytes(path, orjson.dumps(figures, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 @with_options
 def evaluate(
-    paths: Annotated[list[Path], typer.Argument(metavar="[MODEL] DATA", help="A model and a data set, or only that.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="[MODEL] DATA", help="Model and data set, or data set only.")],
     columns: TableSettings,
     preparation: Preparation,
     predictions: Annotated[
-        Path | None, typer.Option(help="Scores instead of a model: scipy npz, or lines of 'label:score …'.")
+        Path | None, typer.Option(help="Evaluate scores, not a model: scipy npz, or lines of 'label:score …'.")
     ] = None,
-    part: Annotated[str, typer.Option(help="Part of the data set to judge.")] = "test",
-    k: Annotated[str, typer.Option(help="Lengths of the ranking to judge.")] = "1,3,5",
-    a: Annotated[float | None, typer.Option("--A", help="Propensity constant; else the data set's.")] = None,
-    b: Annotated[float | None, typer.Option("--B", help="Propensity constant; else the data set's.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Also write the figures to this file.")] = None,
+    part: data.PartName = "test",
+    k: Annotated[str, typer.Option(help="Ranking lengths to evaluate at.")] = "1,3,5",
+    a: Annotated[float | None, typer.Option("--A", help="Propensity constant; default: the data set's.")] = None,
+    b: Annotated[float | None, typer.Option("--B", help="Propensity constant; default: the data set's.")] = None,
+    json: Json = None,
     format: data.From = None,
 ) -> None:
-    """Judge a model, or anybody's predictions: P, nDCG, PSP, PSnDCG, R, coverage, by frequency, and on the tail."""
+    """Evaluate a model or predictions: P, nDCG, PSP, PSnDCG, R, coverage; by label frequency and on the tail."""
     ks, model = _lengths(k), _model_of(paths, predictions)
     dataset = data.load(paths[-1], format, columns, preparation)
     given = Propensity(dataset.propensity.A if a is None else a, dataset.propensity.B if b is None else b)
-    if part not in dataset.parts:
-        raise ConfigError(f"part must be one of {', '.join(dataset.parts)}; found {part!r}")
-    start = time.perf_counter()
+    points, start = data.part_of(dataset, part), time.perf_counter()
     if model is not None:
         tagger = tagger_of(model, dataset)
-        ranking = tagger.rank(_inputs(tagger, dataset.parts[part]), ks[-1], dataset.parts[part].filtered)
+        ranking = tagger.rank(_inputs(tagger, points), ks[-1], points.filtered)
     else:
         assert predictions is not None
-        scores = read_predictions(predictions, len(dataset.parts[part]), dataset.sizes.labels)
+        scores = read_predictions(predictions, len(points), dataset.sizes.labels)
         ranking = ranked(scores, dataset, part, ks[-1])
     seconds = time.perf_counter() - start
     report = judge(ranking, dataset, part, ks, given)
-    found = {} if model is None else _index_recall(tagger, dataset.parts[part], ks[-1])
+    recall = {} if model is None else _index_recall(tagger, points, ks[-1])
     if json is not None:
-        with new_file(json) as out:
-            figures = report.as_json() | {"seconds": round(seconds, 3)} | found
-            out.write(orjson.dumps(figures, option=orjson.OPT_INDENT_2) + b"\n")
+        _write_json(json, report.as_json() | {"seconds": round(seconds, 3)} | recall)
     show_report(report, ks)
-    if found:
-        console.print(f"the index finds {found['index recall']:.2f} % of what an exact search finds")
+    for share in recall.values():
+        say(f"the index finds {share:.2f} % of what an exact search finds")
 
 
 def _model_of(paths: list[Path], predictions: Path | None) -> Path | None:
-    """Return the model among the arguments, if there is one; exactly one of a model and predictions must be there."""
+    """Return the model's folder, None with predictions; exactly one of the two must be given."""
     if len(paths) > 2 or (len(paths) == 2) == (predictions is not None):
         raise ConfigError("evaluate takes MODEL DATA, or DATA --predictions FILE")
     return paths[0] if len(paths) == 2 else None
 
 
 def tagger_of(model: Path, dataset: Dataset) -> Tagger:
-    """Return a saved model, whose labels must be the data set's."""
+    """Load a saved model and check that its labels are the data set's."""
     from zipfel.tagger import Tagger
 
     tagger = Tagger.load(model)
     names = list(dataset.label_names or map(str, range(dataset.sizes.labels)))
     if tagger.classes_ != names:
-        raise DataError(
-            f"the model knows {len(tagger.classes_)} labels that are not the {len(names)} of {dataset.name}"
-        )
+        raise DataError(f"the model's {len(tagger.classes_)} labels are not the {len(names)} labels of {dataset.name}")
     return tagger
 
 
@@ -167,27 +200,28 @@ def _inputs(tagger: Tagger, points: Part) -> Any:
 
 
 def _index_recall(tagger: Tagger, points: Part, k: int) -> dict[str, float]:
-    """Return what an approximate index finds of what an exact one finds, in percent, on at most 1,000 points."""
+    """Return an approximate index's recall of exact search, in percent, on at most 1,000 points; empty if exact."""
     some = points.take(np.arange(min(1000, len(points))))
     share = tagger.index_recall(_inputs(tagger, some), k)
     return {} if share is None else {"index recall": round(100 * share, 3)}
 
 
 def models() -> None:
-    """List the models, their settings with the defaults of each preset, and what they mean."""
-    from zipfel.tagger import MODELS, model_presets
+    """List the models and their settings, with meaning and the value in each preset."""
+    from zipfel.models.base import model_class, model_names
 
-    rule = "what fits the data: its size, whether labels have texts, and the device; the default"
+    rule = "chooses a model by the size of the data, whether labels have texts, and the device; the default"
     console.print(f"[bold]{AUTO}[/bold]: {rule}", soft_wrap=True)
-    for name in MODELS:
-        presets = model_presets(name)
-        kind = type(presets["default"])
+    for name in model_names():
+        presets = model_class(name).presets
+        kind, abilities = type(presets["default"]), model_class(name).abilities(presets["default"])
         console.print(f"[bold]{name}[/bold]: {escape((kind.__doc__ or '').partition(chr(10))[0])}", soft_wrap=True)
+        say(f"  {abilities}" if str(abilities) else "  learns and ranks")
         for field in dataclasses.fields(kind):
-            values = {str(getattr(preset, field.name)): None for preset in presets.values()}
-            shown = ", ".join(f"{key} {getattr(preset, field.name)}" for key, preset in presets.items())
-            default = next(iter(values)) if len(values) == 1 else shown
-            console.print(f"  [bold]{field.name}[/bold] ({escape(default)}): {escape(field.metadata['help'])}")
+            values = {key: str(getattr(preset, field.name)) for key, preset in presets.items()}
+            alike = len({*values.values()}) == 1
+            shown = values["default"] if alike else ", ".join(f"{key} {value}" for key, value in values.items())
+            console.print(f"  [bold]{field.name}[/bold] ({escape(shown)}): {escape(field.metadata['help'])}")
 
 
 def verify(model: Model) -> None:
@@ -195,7 +229,7 @@ def verify(model: Model) -> None:
     from zipfel import persistence
 
     count = persistence.verify(persistence.located(model))
-    console.print(f"{escape(str(model))}: {count} files are as they were written", soft_wrap=True)
+    say(f"{model}: {count} files match their checksums")
 
 
 def _lengths(text: str) -> list[int]:
@@ -211,22 +245,17 @@ def _lengths(text: str) -> list[int]:
 
 
 def show_report(report: Report, ks: list[int]) -> None:
-    """Print the figures, in percent."""
-
-    def rows(values: dict[str, float]) -> list[tuple[str, ...]]:
-        names = dict.fromkeys(name.partition("@")[0] for name in values)
-        return [(name, *(f"{values[f'{name}@{k}']:.2f}" for k in ks)) for name in names]
-
+    """Print the metrics, in percent."""
     lengths, propensity = ("", *(f"@{k}" for k in ks)), report.propensity
     title = f"{report.points:,} points, {report.labels:,} labels, A {propensity.A:g}, B {propensity.B:g}; percent"
-    print_table(title, [*rows(report.values), *rows(report.macro)], lengths)
+    print_table(title, [*metric_rows(report.values, ks), *metric_rows(report.macro, ks)], lengths)
     if report.only_tail:
-        title = f"\n{report.only_tail_points:,} points that have only tail labels"
-        print_table(title, rows(report.only_tail), lengths)
+        title = f"\n{report.only_tail_points:,} points with tail labels only"
+        print_table(title, metric_rows(report.only_tail, ks), lengths)
     most = max((piece.contribution for piece in report.bins), default=0) or 1
     pieces = [
-        (f"{piece.lowest:,} to {piece.highest:,} points a label", f"{piece.labels:,} labels",
+        (f"{piece.lowest:,} to {piece.highest:,} points per label", f"{piece.labels:,} labels",
          f"{piece.contribution:.2f}", bar(piece.contribution / most))
         for piece in report.bins
     ]  # fmt: skip
-    print_table(f"\nWhat labels of each frequency contribute to P@{ks[-1]}", pieces, ("", "", "", "bar"))
+    print_table(f"\nContribution to P@{ks[-1]} by label frequency", pieces, ("", "", "", "bar"))

@@ -1,4 +1,4 @@
-"""What the command line shows: tables, bars and a small plot."""
+"""Tables, bars and a small plot for the terminal."""
 
 from __future__ import annotations
 
@@ -15,21 +15,31 @@ warnings = Console(stderr=True, highlight=False)
 _DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])  # the bits of a braille character
 
 
+def say(line: str, to: Console = console) -> None:
+    """Print a line as it is: not wrapped, and without markup."""
+    to.print(line, markup=False, emoji=False, soft_wrap=True)
+
+
+def warn(line: str) -> None:
+    """Print a line on standard error, as it is."""
+    say(line, warnings)
+
+
 def print_table(title: str, rows: Iterable[Sequence[str]], columns: Sequence[str] = ("", "")) -> None:
-    """Print a table whose first column is text and whose others are numbers, but for one called "bar"."""
+    """Print a table: first column text, the others numbers, except one called "bar"."""
     console.print(f"[bold]{title}[/bold]", soft_wrap=True)
-    made = Table(box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 2, 0, 0))
     for number, name in enumerate(columns):
         left = number == 0 or name == "bar"
-        made.add_column(name, justify="left" if left else "right", no_wrap=number > 0)
-    made.show_header = any(name not in ("", "bar") for name in columns)
+        table.add_column(name, justify="left" if left else "right", no_wrap=number > 0)
+    table.show_header = any(name not in ("", "bar") for name in columns)
     for row in rows:
-        made.add_row(*row)
-    console.print(made)
+        table.add_row(*row)
+    console.print(table)
 
 
 def bar(share: float, width: int = 24) -> str:
-    """Return a bar of up to `width` characters, in eighths.
+    """Return a bar of up to `width` characters, in steps of an eighth.
 
     >>> bar(0.5, 4), bar(0.28, 4)
     ('██', '█▏')
@@ -39,9 +49,9 @@ def bar(share: float, width: int = 24) -> str:
 
 
 def frequency_plot(counts: NDArray[np.int64], width: int = 56, height: int = 9) -> str:
-    """Draw how often labels occur (up, logarithmic) against their rank (right, logarithmic), in braille dots.
+    """Plot label frequency against frequency rank in braille dots; both axes are logarithmic.
 
-    A straight line from top left to bottom right is Zipf's law.
+    Zipf's law is a straight line from top left to bottom right.
     """
     counts = np.sort(counts[counts > 0])[::-1]
     if len(counts) == 0:

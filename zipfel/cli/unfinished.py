@@ -1,124 +1,106 @@
-"""A large file that is written bit by bit, and goes on where it stopped."""
+"""A large output file that is written incrementally and can be resumed."""
 
 from __future__ import annotations
 
 import glob
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import orjson
 
-from zipfel.data.formats.files import new_file
+from zipfel.data.formats.files import lock, new_file
 from zipfel.errors import ConfigError, DataError
 
-SECONDS = 2.0  # of work that a power cut may cost
+SECONDS = 2.0  # of work that a power cut may lose
+
+
+@contextmanager
+def unfinished(out: Path, inputs: Mapping[str, Any], fresh: bool = False) -> Iterator[Unfinished]:
+    """Open a file for writing, at its end when resuming; on leaving the block, the rows written so far are saved.
+
+    inputs: a file is resumed only with the same inputs.  fresh: start over.
+    """
+    if out.is_dir():
+        raise DataError("cannot be written: it is a folder", out)
+    if out.exists() and not fresh:
+        raise DataError("already exists; name another file, or overwrite it with --fresh", out)
+    part = out.with_name(f"{out.name}.part")
+    try:
+        with part.open("r+b" if part.exists() else "w+b") as stream:
+            lock(stream.fileno(), f"another process is writing {out}; wait for it, or name another file")
+            file = Unfinished(out, part, stream, dict(inputs))
+            file.begin(fresh)
+            try:
+                yield file
+            finally:
+                if not file.finished:
+                    file.keep()
+    except OSError as error:  # such as a full disk: rows saved before stay valid
+        raise DataError(f"cannot be written: {error.strerror or error}", out) from None
 
 
 class Unfinished:
-    """Writes `FILE.part`; `FILE.part.json` tells how much of it counts, and what it is made from.
+    """Writes `FILE.part`; the journal `FILE.part.json` records its valid length and its inputs.
 
-    What is behind the bytes that count, such as half a row, is cut off when the work goes on.
+    Bytes beyond the valid length, such as half a row, are cut off on resuming.
     """
 
-    def __init__(self, out: Path, inputs: Mapping[str, Any], fresh: bool = False) -> None:
-        self.out, self.inputs, self.fresh = out, dict(inputs), fresh
-        self.part, self.journal = out.with_name(f"{out.name}.part"), out.with_name(f"{out.name}.part.json")
-        self.rows = self.bytes = 0
-        self._kept, self._finished = time.monotonic(), False
+    def __init__(self, out: Path, part: Path, stream: BinaryIO, inputs: Mapping[str, Any]) -> None:
+        self.out, self.part, self.journal = out, part, part.with_name(f"{part.name}.json")
+        self.inputs, self.rows, self.bytes, self.finished = inputs, 0, 0, False
+        self._stream, self._saved = stream, time.monotonic()
 
-    def __enter__(self) -> Unfinished:
-        """Open the file, at its end where it goes on."""
-        if self.out.is_dir():
-            raise DataError("cannot be written: it is a folder", self.out)
-        if self.out.exists() and not self.fresh:
-            raise DataError("exists already; name another, or write it anew with --fresh", self.out)
-        try:
-            self._file: BinaryIO = self.part.open("r+b" if self.part.exists() else "w+b")
-            try:
-                self._begin()
-            except BaseException:
-                self._file.close()
-                raise
-        except OSError as error:
-            raise DataError(f"cannot be written: {error.strerror or error}", self.out) from None
-        return self
-
-    def _begin(self) -> None:
-        _lock(self._file, self.out)
-        for left in self.journal.parent.glob(f".{glob.escape(self.journal.name)}.*.part"):  # by one that was killed
-            left.unlink(missing_ok=True)
-        if not self.fresh and self.journal.exists():
-            self._go_on()
-        self._file.truncate(self.bytes)
-        self._file.seek(self.bytes)
+    def begin(self, fresh: bool) -> None:
+        """Start over, or after the rows of an interrupted process."""
+        for leftover in self.journal.parent.glob(f".{glob.escape(self.journal.name)}.*.part"):  # of a killed process
+            leftover.unlink(missing_ok=True)
+        if not fresh and self.journal.exists():
+            self._resume()
+        self._stream.truncate(self.bytes)
+        self._stream.seek(self.bytes)
         self.keep()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         try:
-            was = orjson.loads(self.journal.read_bytes())
-            rows, written, inputs = int(was["rows"]), int(was["bytes"]), dict(was["inputs"])
+            journal = orjson.loads(self.journal.read_bytes())
+            rows, written, inputs = int(journal["rows"]), int(journal["bytes"]), dict(journal["inputs"])
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"tells not what was done ({error!r}); start over with --fresh", self.journal) from None
-        other = [name for name in {**self.inputs, **inputs} if inputs.get(name) != self.inputs.get(name)]
-        if other:
-            raise ConfigError(f"{self.out} was begun with another {', '.join(other)}; start over with --fresh")
+            raise DataError(f"the journal is unreadable ({error!r}); start over with --fresh", self.journal) from None
+        changed = [name for name in {**self.inputs, **inputs} if inputs.get(name) != self.inputs.get(name)]
+        if changed:
+            raise ConfigError(f"{self.out} was started with a different {', '.join(changed)}; start over with --fresh")
         if self.part.stat().st_size < written:
-            raise DataError(f"has lost some of its {written} bytes; start over with --fresh", self.part)
+            raise DataError(f"is shorter than the {written} bytes in its journal; start over with --fresh", self.part)
         self.rows, self.bytes = rows, written
 
     def write(self, content: bytes, rows: int) -> None:
-        """Add whole rows; every few seconds they are made safe."""
-        try:
-            self._file.write(content)
-            self.rows, self.bytes = self.rows + rows, self.bytes + len(content)
-            if time.monotonic() - self._kept >= SECONDS:
-                self.keep()
-        except OSError as error:
-            raise DataError(f"cannot be written: {error.strerror or error}", self.out) from None
+        """Append whole rows; save them to disk every SECONDS."""
+        self._stream.write(content)
+        self.rows, self.bytes = self.rows + rows, self.bytes + len(content)
+        if time.monotonic() - self._saved >= SECONDS:
+            self.keep()
 
     def keep(self) -> None:
-        """Make safe what is written: first the rows, then how many they are."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Save to disk: first the rows, then the journal."""
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
         with new_file(self.journal) as out:
             out.write(orjson.dumps({"rows": self.rows, "bytes": self.bytes, "inputs": self.inputs}))
             out.flush()
             os.fsync(out.fileno())
-        self._kept = time.monotonic()
+        self._saved = time.monotonic()
 
     def finish(self, make: Callable[[Path], None] | None = None) -> None:
-        """Give the file its name, or let `make` write it out of what is there."""
+        """Rename the part to its final name, or let `make` write the file from the part."""
         self.keep()
         if make is None:
             self.part.replace(self.out)
         else:
             make(self.part)
             self.part.unlink()
-        self._finished = True
+        self.finished = True
         self.journal.unlink()
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        """Close the file; where the work was stopped, make safe what is done of it."""
-        try:
-            if not self._finished:
-                self.keep()
-        except OSError as error:  # a full disk, say: what was made safe before still counts
-            raise DataError(f"cannot be written: {error.strerror or error}", self.out) from None
-        finally:
-            self._file.close()
-
-
-def _lock(file: BinaryIO, out: Path) -> None:
-    """Keep other processes off a file while it is open."""
-    try:
-        import fcntl
-    except ImportError:  # Windows; there nobody is kept off
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise ConfigError(f"another process is writing {out}; wait for it, or name another file") from None

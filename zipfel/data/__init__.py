@@ -1,1 +1,1 @@
-"""Everything that enters zipfel: data sets, file formats, text to features, splits, synthetic and real data."""
+"""Data sets and how they come in: file formats, text features, splits, synthetic and real data."""

@@ -1,4 +1,4 @@
-"""Rows of a CSR matrix to `Bags`, the form in which encoders take points, labels and label texts alike."""
+"""Turn rows of a CSR matrix into `Bags`, the input of encoders for points, labels and label texts alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zipfel.types import Bags
 
 
 def bags(matrix: csr_array, rows: NDArray[np.int64] | None = None) -> Bags:
-    """Return the given rows, or all, as bags: ids are columns, weights are values."""
+    """Return the given rows (default: all) as bags: ids are columns, weights are values."""
     import torch
 
     part = matrix if rows is None else matrix[rows]

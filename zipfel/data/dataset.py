@@ -1,4 +1,4 @@
-"""A data set: points with labels, in train, test and validation parts. Frozen, and checked once, here."""
+"""A data set: points with labels, in train, test and validation parts. Frozen, and validated here, once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from scipy.sparse import csr_array, sparray, spmatrix
 from zipfel.errors import DataError
 from zipfel.types import Sizes, stored
 
-Texts = Mapping[str, Sequence[str]]  # field -> one text a row, such as {"title": [...], "content": [...]}
+Texts = Mapping[str, Sequence[str]]  # field -> one text per row, such as {"title": [...], "content": [...]}
 Rows = NDArray[np.int64]
 
 
 class Propensity(NamedTuple):
-    """A and B of the propensity model (Jain et al., 2016): how likely a true label is to be written down."""
+    """A and B of the propensity model (Jain et al., 2016): how likely a true label is to be observed."""
 
     A: float = 0.55
     B: float = 1.5
@@ -28,10 +28,10 @@ class Propensity(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Points of one part of a data set: features or texts (or both), labels, and pairs to leave out.
+    """Points of one part of a data set: features or texts (or both), labels, and filtered pairs.
 
-    Y: [points, labels], 1 where a label is right.  X: [points, features].
-    filtered: [points, labels], stores the pairs that must be ignored (the document is that label); Y never has them.
+    Y: [points, labels], 1 where a point has the label.  X: [points, features].
+    filtered: [points, labels], stores the pairs to ignore because the document is that label; Y never has them.
     """
 
     Y: csr_array
@@ -41,7 +41,7 @@ class Part:
     filtered: csr_array | None = None
 
     def __post_init__(self) -> None:
-        """Check that all have a row for each point, and take filtered pairs out of Y."""
+        """Check that everything has one row per point, and remove filtered pairs from Y."""
         Y = _labels("Y", self.Y)
         if self.X is not None:
             object.__setattr__(self, "X", _canonical("X", self.X))
@@ -71,16 +71,16 @@ class Part:
         )
 
     def with_labels(self, kept: Rows) -> Part:
-        """Return the same points with only the labels `kept`, which become 0, 1, ..."""
+        """Return the same points with only the labels `kept`, renumbered 0, 1, ..."""
         filtered = None if self.filtered is None else self.filtered[:, kept]
         return dataclasses.replace(self, Y=self.Y[:, kept], filtered=filtered)
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Train, and where present test and validation points, with what is known about labels and features.
+    """The train part, optional test and validation parts, and names, texts and features of labels.
 
-    Z: [labels, features], the label texts as features.  notes: what was merged or mended while reading.
+    Z: [labels, features], the label texts as features.  notes: entries merged, points held out, labels dropped.
     """
 
     train: Part
@@ -95,12 +95,12 @@ class Dataset:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that the parts agree in labels, features and kind, and that test is not validation."""
+        """Check that the parts agree in labels, features and text fields, and that test and validation differ."""
         labels = self.train.Y.shape[1]
         for name, part in self.parts.items():
             _equal(f"labels of {name}", part.Y.shape[1], "labels of train", labels)
             if (part.X is None) != (self.train.X is None) or (part.texts is None) != (self.train.texts is None):
-                raise DataError(f"{name} and train must both have features, and both have texts, or neither")
+                raise DataError(f"{name} and train must have the same kinds of input: features, texts or both")
             _equal(f"text fields of {name}", _fields(part), "text fields of train", _fields(self.train))
             if part.X is not None and self.train.X is not None:
                 _equal(f"features of {name}", part.X.shape[1], "features of train", self.train.X.shape[1])
@@ -117,33 +117,33 @@ class Dataset:
             _equal(f"label texts of {name!r}", len(texts), "labels", labels)
         if self.test is not None and self.validation is not None and same_points(self.test, self.validation):
             raise DataError(
-                "test and validation hold the same points; whatever is chosen on validation would be chosen on test. "
-                "Remove one of the two"
+                "test and validation hold the same points, so that choices made on validation would be made on test; "
+                "remove one of them"
             )
 
     @property
     def parts(self) -> dict[str, Part]:
-        """The parts that are there: train, and maybe test and validation."""
+        """The parts by name: train, and test and validation if present."""
         named = {"train": self.train, "test": self.test, "validation": self.validation}
         return {name: part for name, part in named.items() if part is not None}
 
     @property
     def sizes(self) -> Sizes:
-        """Points of train, features (0 for text) and labels."""
+        """Number of train points, features (0 if there are only texts) and labels."""
         features = 0 if self.train.X is None else self.train.X.shape[1]
         return Sizes(len(self.train), int(features), int(self.train.Y.shape[1]))
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
-        """How many points of train each label has, [labels]."""
+        """Number of train points of each label, [labels]."""
         return np.bincount(self.train.Y.indices, minlength=self.sizes.labels)
 
     def label_name(self, label: int) -> str:
-        """Return a label's name, or its id where names are unknown."""
+        """Return the name of a label, or its id if there are no names."""
         return str(label) if self.label_names is None else self.label_names[label]
 
     def with_labels(self, kept: Rows) -> Dataset:
-        """Return the same points with only the labels `kept`, which become 0, 1, ..."""
+        """Return the same points with only the labels `kept`, renumbered 0, 1, ..."""
         texts = None if self.label_texts is None else {f: pick(t, kept) for f, t in self.label_texts.items()}
         return self.with_parts(
             lambda part: part.with_labels(kept),
@@ -153,13 +153,13 @@ class Dataset:
         )
 
     def with_parts(self, change: Callable[[Part], Part], **others: Any) -> Dataset:
-        """Return the data set with every part changed, and other attributes replaced along with them."""
+        """Return the data set with `change` applied to every part, and the attributes in `others` replaced."""
         parts: dict[str, Any] = {name: change(part) for name, part in self.parts.items()}
         return dataclasses.replace(self, **parts, **others)
 
 
 def without_pairs(matrix: csr_array, pairs: csr_array) -> csr_array:
-    """Return the matrix without the entries at which `pairs` stores something."""
+    """Return the matrix without the entries that `pairs` stores too."""
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     kept = ~stored(pairs, rows, matrix.indices)
     if kept.all():
@@ -175,7 +175,7 @@ def pick(items: Sequence[str], rows: Rows) -> list[str]:
 
 
 def fingerprint(dataset: Dataset, parts: Iterable[Part]) -> str:
-    """Return a short name of all that a model can learn from these parts of a data set, texts of labels included."""
+    """Return a short hash of everything a model can learn from these parts, label names and label texts included."""
     digest = hashlib.blake2b(digest_size=8)
     matrices = [dataset.Z]
     for part in parts:
@@ -192,27 +192,27 @@ def fingerprint(dataset: Dataset, parts: Iterable[Part]) -> str:
 
 
 def fingerprints(part: Part) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each point's texts or features, the same on every machine; equal points, equal hash."""
+    """Return a 64-bit hash of the texts, else the features, of each point, [points]; the same on every machine."""
     if part.texts:
         columns = [part.texts[name] for name in _fields(part)]
         digests = b"".join(map(_digest, zip(*columns, strict=True)))
         return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
     if part.X is None:
-        raise DataError("points have neither texts nor features")
+        raise DataError("the points have neither texts nor features")
     values = part.X.data.view(np.uint32).astype(np.uint64)
     terms = mixed(mixed(part.X.indices.astype(np.uint64)) ^ values)
-    sums = np.cumsum(np.append(np.zeros(1, np.uint64), terms), dtype=np.uint64)  # modulo 2^64, so nothing is lost
+    sums = np.cumsum(np.append(np.zeros(1, np.uint64), terms), dtype=np.uint64)  # mod 2^64: differences are exact
     return mixed(sums[part.X.indptr[1:]] - sums[part.X.indptr[:-1]])
 
 
 def _digest(texts: tuple[str, ...]) -> bytes:
-    """Hash a point's texts, each after its length, so that no two points give the same bytes."""
+    """Hash the texts of a point, each prefixed by its length, so that different texts never join to the same bytes."""
     content = "".join(f"{len(text)}:{text}" for text in texts)
     return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread the bits of 64-bit integers (the finaliser of SplitMix64, Steele et al., 2014)."""
+    """Spread the bits of 64-bit integers (finaliser of SplitMix64, Steele et al., 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -220,14 +220,14 @@ def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def same_points(one: Part, other: Part) -> bool:
-    """Tell whether two parts hold the same points, in whatever order and with whatever labels."""
+    """Whether two parts hold the same points, in any order and with any labels; False if they are empty."""
     if len(one) != len(other) or len(one) == 0:
         return False
     return bool(np.array_equal(np.sort(fingerprints(one)), np.sort(fingerprints(other))))
 
 
 def _fields(part: Part) -> list[str]:
-    """Return the names of a part's text fields, in an order of their own."""
+    """Return the sorted names of the text fields of a part."""
     return sorted(part.texts or {})
 
 
@@ -235,38 +235,38 @@ def _labels(name: str, matrix: csr_array | spmatrix | sparray) -> csr_array:
     """Return label pairs as a canonical CSR array of ones."""
     matrix = _canonical(name, matrix)
     if (matrix.data < 0).any():
-        row = _first_row(matrix, matrix.data < 0)
-        raise DataError(f"{name} has a negative value in row {row}; a label is right, or not there")
+        row = first_row(matrix, matrix.data < 0)
+        raise DataError(f"{name} has a negative value in row {row}; labels must be positive")
     if not (matrix.data == 1).all():
         matrix = csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
     return matrix
 
 
 def _canonical(name: str, matrix: csr_array | spmatrix | sparray) -> csr_array:
-    """Return a CSR array of float32 with sorted, unique columns and no stored zeros; copies only where it must."""
-    matrix = csr_array(matrix)  # an object of its own, over the caller's arrays: these are never written to
+    """Return a CSR array of float32 with sorted, unique columns and no stored zeros; copy only if needed."""
+    matrix = csr_array(matrix)  # a new object that shares the caller's arrays, which are never written to
     if matrix.ndim != 2:
-        raise DataError(f"{name} must have rows and columns; found shape {matrix.shape}")
+        raise DataError(f"{name} must be a matrix of rows and columns; found shape {matrix.shape}")
     if matrix.dtype != np.float32:
-        with np.errstate(over="ignore"):  # what float32 cannot hold is found below
+        with np.errstate(over="ignore"):  # values too large for float32 become infinite and are rejected below
             matrix = matrix.astype(np.float32)
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
     if not np.isfinite(matrix.data).all():
-        row = _first_row(matrix, ~np.isfinite(matrix.data))
-        raise DataError(f"{name} has a value that is not a finite float32 number in row {row}")
+        row = first_row(matrix, ~np.isfinite(matrix.data))
+        raise DataError(f"row {row} of {name} has a value that is not a finite float32 number")
     if not matrix.data.all():
         matrix = matrix.copy()
         matrix.eliminate_zeros()
     return matrix
 
 
-def _first_row(matrix: csr_array, found: NDArray[np.bool_]) -> int:
-    """Return the first row in which one of the stored values is `found`."""
-    return int(np.searchsorted(matrix.indptr, np.flatnonzero(found)[0], side="right")) - 1
+def first_row(matrix: csr_array, wrong: NDArray[np.bool_]) -> int:
+    """Return the first row with a stored value that is `wrong`, [nnz]."""
+    return int(np.searchsorted(matrix.indptr, np.argmax(wrong), side="right")) - 1
 
 
-def _equal(what: str, found: object, against: str, expected: object) -> None:
-    if found != expected:
-        raise DataError(f"{what} ({found}) differ from {against} ({expected})")
+def _equal(name: str, value: object, reference: str, expected: object) -> None:
+    if value != expected:
+        raise DataError(f"{name} ({value}) differ from {reference} ({expected})")

@@ -1,11 +1,9 @@
-"""Finding the nearest vectors: of labels, or of points."""
+"""Nearest-neighbour search over vectors of labels or of points."""
 
 from __future__ import annotations
 
 import warnings
 from typing import TYPE_CHECKING, Literal, Protocol
-
-from zipfel.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from torch import Tensor
@@ -16,23 +14,27 @@ Kind = Literal["exact", "hnsw", "ivf"]
 KINDS: tuple[Kind, ...] = ("exact", "hnsw", "ivf")
 
 
-class Index(Protocol):
-    """Rows of vectors [N, D], whose ids they are, to be searched by inner product."""
+class Search(Protocol):
+    """Finds candidates for queries; enough to rank labels."""
 
     def __len__(self) -> int:
         """Return the number of rows, N."""
         ...
 
     def search(self, queries: Tensor, width: int) -> Shortlist:
-        """Return up to min(width, N) rows for each of the queries [B, D], with their inner products."""
+        """Return up to min(width, N) ids for each of the queries [B, D], with their inner products."""
         ...
 
+
+class Index(Search, Protocol):
+    """An index of vectors [N, D] for search by inner product, which grows and is saved; a vector's id is its row."""
+
     def add(self, vectors: Tensor, deterministic: bool = True) -> None:
-        """Take new rows behind those that are there."""
+        """Append vectors; their ids continue from N."""
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """Return what `load_index` needs besides the vectors."""
+        """Return the tensors that `load_index` needs besides the vectors."""
         ...
 
 
@@ -44,11 +46,11 @@ def build_index(
     clusters: int | None = None,
     probes: int | None = None,
 ) -> Index:
-    """Build an index over vectors [N, D]; where faiss is missing an exact one, with a warning.
+    """Build an index over vectors [N, D]; without faiss, warn and build an exact one.
 
-    One thread, and the same index twice; `deterministic=False` uses all cores. clusters, probes: of an ivf index.
+    deterministic: one thread, and the same index on every build; otherwise all cores.  clusters, probes: for an ivf
+    index.
     """
-    _check_kind(kind)
     if kind == "exact" or _faiss_is_missing(kind):
         from zipfel.index.exact import ExactIndex
 
@@ -63,8 +65,7 @@ def build_index(
 
 
 def load_index(kind: Kind, state: dict[str, Tensor], vectors: Tensor) -> Index:
-    """Return the index that `state()` was taken from; an empty state is that of an exact one."""
-    _check_kind(kind)
+    """Rebuild an index from its `state()` and its vectors; an empty state makes an exact index."""
     if not state or kind == "exact" or _faiss_is_missing(kind):
         from zipfel.index.exact import ExactIndex
 
@@ -78,32 +79,27 @@ def load_index(kind: Kind, state: dict[str, Tensor], vectors: Tensor) -> Index:
     return IvfIndex.of_state(state, vectors)
 
 
-def recall(index: Index, exact: Index, queries: Tensor, width: int, keys: Tensor | None = None) -> float:
-    """Return the share of the exact shortlist that an index finds, averaged over queries; 1 where there are none.
+def recall(index: Search, exact: Search, queries: Tensor, width: int, keys: Tensor | None = None) -> float:
+    """Return the share of the exact shortlist that an index returns, averaged over queries; 1 without queries.
 
-    keys: what the index is searched by, where that is not what labels are ranked by.
+    keys: the vectors to search `index` with, where they differ from the queries that labels are ranked by.
     """
-    found = index.search(queries if keys is None else keys, width).ids
-    wanted = exact.search(queries, width).ids
-    if wanted.numel() == 0:
+    approximate = index.search(queries if keys is None else keys, width).ids
+    best = exact.search(queries, width).ids
+    if best.numel() == 0:
         return 1.0
-    hits = sum(len(set(ours) & set(theirs)) for ours, theirs in zip(found.tolist(), wanted.tolist(), strict=True))
-    return hits / wanted.numel()
-
-
-def _check_kind(kind: str) -> None:
-    if kind not in KINDS:
-        raise ConfigError(f"index {kind!r} is unknown{did_you_mean(kind, KINDS)}")
+    hits = sum(len(set(ours) & set(theirs)) for ours, theirs in zip(approximate.tolist(), best.tolist(), strict=True))
+    return hits / best.numel()
 
 
 def _faiss_is_missing(kind: str) -> bool:
-    """Tell whether faiss is missing, and warn that the exact index takes its place."""
+    """Whether faiss is missing; if so, warn that an exact index is used instead."""
     try:
         import faiss  # noqa: F401
     except ImportError as error:
         warnings.warn(
-            f"{error}: an exact index takes the place of {kind}; it finds at least as much, but looks at every vector "
-            "(pip install faiss-cpu)",
+            f"{error}: an exact index takes the place of {kind}; its recall is 1, but every search reads all vectors; "
+            "to use faiss: pip install faiss-cpu",
             stacklevel=3,
         )
         return True

@@ -1,4 +1,4 @@
-"""A point's candidates: the labels of the clusters that score highest (DECAF's shortlister), or the nearest labels."""
+"""Shortlists: the labels of the clusters that score highest (DECAF's shortlister), or the nearest labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from zipfel.types import Shortlist
 
 
 class BeamIndex:
-    """Finds labels by their clusters [L], each of which has a vector, [K, D]; the best `beam` clusters are opened."""
+    """Shortlists the labels of the `beam` best clusters.
+
+    heads: [K, D], a vector for each cluster.  clusters: [L], the cluster of each label.
+    """
 
     def __init__(self, heads: Tensor, clusters: Tensor, beam: int) -> None:
         self.heads, self.clusters, self.beam = heads, clusters, min(beam, len(heads))
@@ -24,45 +27,38 @@ class BeamIndex:
 
     @property
     def width(self) -> int:
-        """How many labels a search may find."""
+        """The number of ids, padding included, that a search returns for a query: beam · M."""
         return self.beam * self.members.shape[1]
 
     def search(self, queries: Tensor, width: int) -> Shortlist:
-        """Return the labels of each query's best clusters, whatever the width, with the clusters' inner products."""
-        found = self.open(queries)
-        ids = self.labels(found.ids)
-        scores = found.scores.repeat_interleave(self.members.shape[1], dim=1)
+        """Return all labels of each query's best clusters, with their cluster's inner product; `width` is ignored."""
+        opened = self.open(queries)
+        ids = self.labels(opened.ids)
+        scores = opened.scores.repeat_interleave(self.members.shape[1], dim=1)
         return Shortlist(ids, scores.masked_fill(ids < 0, -torch.inf))
 
     def open(self, queries: Tensor) -> Shortlist:
-        """Return the best clusters of each query, [B, beam]; products are taken anew: the batch must change nothing."""
+        """Return the best clusters of each query, [B, beam].
+
+        Inner products are recomputed by `row_products`, so that they do not depend on the batch.
+        """
         ids = self.index.search(queries, self.beam + SPARE).ids
         scores = row_products(queries, self.heads, ids)
         best = largest(scores, self.beam)
         return Shortlist(ids.gather(1, best), scores.gather(1, best))
 
     def labels(self, opened: Tensor) -> Tensor:
-        """Return the labels of the clusters [B, beam] that were opened, [B, beam · M]; -1 is none."""
+        """Return the labels of opened clusters [B, beam], [B, beam · M]; -1 pads."""
         return self.members[opened].flatten(1)
 
     def nearest(self, vectors: Tensor) -> Tensor:
-        """Return the cluster that scores best for each of vectors [S, D], [S]."""
-        found = self.open(vectors)
-        return found.ids.gather(1, found.scores.argmax(dim=1, keepdim=True))[:, 0]
-
-    def add(self, vectors: Tensor, deterministic: bool = True) -> None:
-        """Take new labels behind those that are there, each into the cluster whose vector is nearest to its own."""
-        nearest = torch.nn.functional.normalize(vectors, dim=1) @ torch.nn.functional.normalize(self.heads, dim=1).T
-        clusters = torch.cat([self.clusters, nearest.argmax(dim=1).to(self.clusters)])
-        self.__init__(self.heads, clusters, self.beam)  # type: ignore[misc]
-
-    def state(self) -> dict[str, Tensor]:
-        """Return all of it."""
-        return {"heads": self.heads, "clusters": self.clusters, "beam": torch.tensor(self.beam)}
+        """Return the best cluster of each vector [S, D], [S]."""
+        opened = self.open(vectors)
+        return opened.ids.gather(1, opened.scores.argmax(dim=1, keepdim=True))[:, 0]
 
 
 class NearIndex:
-    """Finds labels by vectors of their own, in any index, and always so many of them, as clusters are."""
+    """Shortlists the `width` nearest labels by the labels' own vectors, in any index, behind BeamIndex's interface."""
 
     def __init__(self, index: Index, width: int) -> None:
         self.index, self.width = index, min(width, len(index))
@@ -72,7 +68,7 @@ class NearIndex:
         return len(self.index)
 
     def search(self, queries: Tensor, width: int) -> Shortlist:
-        """Return the nearest labels of each query, whatever the width."""
+        """Return the nearest labels of each query, always as many as the index was made for."""
         return self.open(queries)
 
     def open(self, queries: Tensor) -> Shortlist:
@@ -80,16 +76,8 @@ class NearIndex:
         return self.index.search(queries, self.width)
 
     def labels(self, opened: Tensor) -> Tensor:
-        """Return what was opened, for these are labels already."""
+        """Return `opened` itself: it holds labels already."""
         return opened
-
-    def add(self, vectors: Tensor, deterministic: bool = True) -> None:
-        """Take new labels behind those that are there."""
-        self.index.add(vectors, deterministic)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return what the index has besides the vectors."""
-        return self.index.state()
 
 
 def members_of(clusters: Tensor, count: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Exact maximum inner product search: every vector is looked at, a chunk at a time, so that memory stays flat."""
+"""Exact maximum inner product search over all vectors, a chunk at a time, so that memory stays flat."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from zipfel.index.coarse import MORE, Coarse, Half, half_is_faster
 from zipfel.types import Shortlist
 
 CHUNK, WIDE = 1 << 24, 1 << 30  # scores held at a time, on a CPU and on a GPU
-SLACK = 16  # columns beyond those wanted, in which most ties for the last place end
-BLOCK = 512  # vectors that go into a product at a time
-GROUP = 64  # neighbouring scores of which a GPU looks at the largest first
+SLACK = 16  # columns beyond `width`; most ties at the last rank end within them
+BLOCK = 512  # vectors multiplied at a time
+GROUP = 64  # adjacent scores that a GPU first reduces to their maximum
 GATHERED = 1 << 26  # numbers gathered at a time on a GPU
-SPARE = 8  # candidates beyond k: what differs in the index may tie as a score, and ties go to the lower id
+SPARE = 8  # candidates beyond k: inner products that differ may tie as scores, and ties go to the lower id
 
-MANY, PATIENCE = 1 << 21, 2  # numbers from which a first look pays, and single queries without one
+MANY, PATIENCE = 1 << 21, 2  # a coarse pass pays from MANY numbers on, and after PATIENCE single queries
 SHORTENED = Lock()
-Best = Callable[[Tensor, int], Tensor]  # as `largest`
+Best = Callable[[Tensor, int], Tensor]  # same contract as `largest`
 Multiplied = Callable[[Tensor, Tensor], Tensor]  # queries [B, D] and vectors [L, D] to inner products [B, L]
 
 
 class ExactIndex:
-    """Looks at all vectors [L, D], whose rows are the ids."""
+    """Scores all vectors [L, D]; a vector's id is its row."""
 
     def __init__(self, vectors: Tensor) -> None:
         self.vectors = vectors
-        self.asked = 0  # how often for one query
+        self.asked = 0  # searches for a single query so far; -1: the coarse pass is unsound here
         self.coarse: Coarse | None = None
         self.half: Half | None = None
 
@@ -41,20 +41,20 @@ class ExactIndex:
         return len(self.vectors)
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the vectors alone: first looks are made anew where they pay."""
+        """Return the vectors only: coarse copies are rebuilt when they pay."""
         return {"vectors": self.vectors, "asked": 0, "coarse": None, "half": None}
 
     def add(self, vectors: Tensor, deterministic: bool = True) -> None:
-        """Take new rows behind those that are there."""
+        """Append vectors; their ids continue from L."""
         self.vectors = torch.cat([self.vectors, vectors.to(self.vectors)])
         self.asked, self.coarse, self.half = 0, None, None
 
     def state(self) -> dict[str, Tensor]:
-        """Return what there is besides the vectors: nothing."""
+        """Return an empty state: there is nothing besides the vectors."""
         return {}
 
     def search(self, queries: Tensor, width: int) -> Shortlist:
-        """Return the `width` vectors with the largest inner product for each query, by id; ties go to the lower id."""
+        """Return the `width` vectors with the largest inner products for each query, by id; ties go to the lower id."""
         if queries.is_cuda:
             return self._search_on_gpu(queries, width)
         if len(queries) == 1 and self._has_coarse():
@@ -64,13 +64,13 @@ class ExactIndex:
         return self._search(queries, width, CHUNK, products, largest)
 
     def _has_coarse(self) -> bool:
-        """Tell whether there is a first look for single queries, which is made where more than a few are asked for."""
+        """Whether there is a coarse pass for single queries; it is built after PATIENCE of them."""
         if self.vectors.numel() < MANY or self.asked < 0:
             return False
         self.asked += 1
         if self.coarse is None and self.asked > PATIENCE:
-            made = Coarse(self.vectors)
-            self.coarse, self.asked = (made, self.asked) if made.is_sound() else (None, -1)
+            coarse = Coarse(self.vectors)
+            self.coarse, self.asked = (coarse, self.asked) if coarse.is_sound() else (None, -1)
         return self.coarse is not None
 
     def _search_alone(self, query: Tensor, width: int) -> Shortlist:
@@ -81,7 +81,7 @@ class ExactIndex:
         return Shortlist(torch.from_numpy(ids[best])[None], torch.from_numpy(scores[best])[None], steady=True)
 
     def _has_half(self, width: int) -> bool:
-        """Tell whether there is a first look for many queries, which is made where it pays."""
+        """Whether there is a coarse pass for many queries; it is built when it pays."""
         if self.vectors.numel() < MANY or len(self.vectors) < 8 * (width + MORE) or not half_is_faster():
             return False
         if self.half is None:
@@ -89,19 +89,19 @@ class ExactIndex:
         return True
 
     def _search_in_half(self, queries: Tensor, width: int) -> Shortlist:
-        """Find some more in short numbers, and keep the best by whole ones; the few queries that need it start anew."""
+        """Find extra candidates in bfloat16 and keep the best in float32; rerun the few queries that stay unsure."""
         assert self.half is not None
         ids, sure = self.half.candidates(queries, width)
         scores = row_products(queries, self.vectors, ids)
         best = largest(scores, width)
         ids, scores = ids.gather(1, best), scores.gather(1, best)
         if not sure.all():
-            anew = self._search(queries[~sure], width, CHUNK, products, largest).ids
-            ids[~sure], scores[~sure] = anew, row_products(queries[~sure], self.vectors, anew)
+            rerun = self._search(queries[~sure], width, CHUNK, products, largest).ids
+            ids[~sure], scores[~sure] = rerun, row_products(queries[~sure], self.vectors, rerun)
         return Shortlist(ids, scores, steady=True)
 
     def _search_on_gpu(self, queries: Tensor, width: int) -> Shortlist:
-        """Find some more in short numbers (TF32), whose products are 6 × as fast, and keep the best by whole ones."""
+        """Find extra candidates in TF32, whose products are 6 × as fast, and keep the best in float32."""
         ids = self._search(queries, width + SLACK, WIDE, short_products, largest_of_groups).ids
         scores = row_products(queries, self.vectors, ids)
         best = largest(scores, width)
@@ -109,7 +109,7 @@ class ExactIndex:
 
     def _search(self, queries: Tensor, width: int, room: int, multiplied: Multiplied, best: Best) -> Shortlist:
         points, width = len(queries), min(width, len(self.vectors))
-        ids = torch.empty(points, 0, dtype=torch.long, device=queries.device)  # of the best so far
+        ids = torch.empty(points, 0, dtype=torch.long, device=queries.device)  # the best so far
         values = torch.empty(points, 0, device=queries.device)
         step = max(width, room // max(points, 1))
         for start in range(0, len(self.vectors), step):
@@ -125,8 +125,8 @@ class ExactIndex:
 def products(queries: Tensor, vectors: Tensor) -> Tensor:
     """Return all inner products, [B, L], in float32.
 
-    On a CPU many queries take a block of vectors at a time: a product of 1024 × 1024 by 4271 took 72 ms as a whole and
-    46 ms in blocks, which are nearer to square (two cores, MKL).
+    On a CPU, many queries are multiplied with a block of vectors at a time: a product of 1024 × 1024 by 4271 took 72 ms
+    as a whole and 46 ms in blocks, which are closer to square (two cores, MKL).
     """
     if queries.is_cuda or len(queries) < BLOCK // 4:
         return (queries @ vectors.T).float()
@@ -137,8 +137,8 @@ def products(queries: Tensor, vectors: Tensor) -> Tensor:
 
 
 def short_products(queries: Tensor, vectors: Tensor) -> Tensor:
-    """Return all inner products, [B, L], of numbers that a GPU shortens to TF32."""
-    with SHORTENED:  # the switch is one for all threads
+    """Return all inner products, [B, L], computed by a GPU in TF32."""
+    with SHORTENED:  # all threads share the switch
         before = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = True
         try:
@@ -148,10 +148,10 @@ def short_products(queries: Tensor, vectors: Tensor) -> Tensor:
 
 
 def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:
-    """Return the inner products of each query with the vectors of its own ids, [B, W], the same whatever the batch.
+    """Return the inner products of each query with the vectors of its own ids [B, W], [B, W]; independent of the batch.
 
-    On a CPU as a product of which only these places are worked out: nothing is gathered, which is 5 × as fast, and each
-    place is one sum in one order. On a GPU a chunk is gathered at a time.
+    On a CPU, a sampled product computes these entries only: nothing is gathered, which is 5 × as fast, and each entry
+    is one sum in one order. On a GPU, a chunk is gathered at a time.
     """
     if queries.is_cuda:
         step = max(1, GATHERED // max(1, ids.shape[1] * vectors.shape[1]))
@@ -160,25 +160,25 @@ def row_products(queries: Tensor, vectors: Tensor, ids: Tensor) -> Tensor:
         return torch.cat(parts) if parts else queries.new_empty(ids.shape)
     if not ids.numel():
         return queries.new_empty(ids.shape)
-    if ids.shape[1] > len(vectors):  # where ids repeat, or are padding: torch has no room for more places than vectors
+    if ids.shape[1] > len(vectors):  # ids repeat or are padding: a sparse row has no room for more entries than columns
         return torch.cat(
             [row_products(queries, vectors, part) for part in torch.split(ids, len(vectors), dim=1)], dim=1
         )
     _hear_no_warning()
     pointers = torch.arange(0, ids.numel() + 1, ids.shape[1])
-    wanted = torch.sparse_csr_tensor(pointers, ids.flatten(), torch.zeros(ids.numel()), (len(ids), len(vectors)))
-    found: Tensor = torch.sparse.sampled_addmm(wanted, queries, vectors.T, beta=0).values()
-    return found.view(ids.shape)
+    pattern = torch.sparse_csr_tensor(pointers, ids.flatten(), torch.zeros(ids.numel()), (len(ids), len(vectors)))
+    sampled: Tensor = torch.sparse.sampled_addmm(pattern, queries, vectors.T, beta=0).values()
+    return sampled.view(ids.shape)
 
 
 def all_products(queries: Tensor, vectors: Tensor) -> Tensor:
-    """Return the inner products of each query with each of a few vectors, [B, n], the same whatever the batch."""
+    """Return the inner products of each query with each of a few vectors, [B, n]; independent of the batch."""
     return row_products(queries, vectors, torch.arange(len(vectors), device=queries.device).repeat(len(queries), 1))
 
 
 @cache
 def _hear_no_warning() -> None:
-    """Let torch say once, unheard, that its sparse matrices may change."""
+    """Trigger and suppress torch's warning that sparse CSR is in beta, which it gives once per process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.sparse_csr_tensor(torch.tensor([0, 0]), torch.tensor([], dtype=torch.long), torch.tensor([]), (1, 1))
@@ -191,7 +191,7 @@ def largest(scores: Tensor, width: int) -> Tensor:
     top = scores.topk(min(width + SLACK, scores.shape[1]), dim=1)
     columns = top.indices[:, :width].sort(dim=1).values
     last = top.values[:, width - 1, None]
-    tied = (last == top.values[:, width, None])[:, 0]  # topk took any of those that tie for the last place
+    tied = (last == top.values[:, width, None])[:, 0]  # topk took any of the columns that tie at the last rank
     if tied.any():
         within = tied & ((last > top.values[:, -1:])[:, 0] | (top.values.shape[1] == scores.shape[1]))
         columns[within] = _first_of_tied(top.indices[within], top.values[within], width)
@@ -201,7 +201,7 @@ def largest(scores: Tensor, width: int) -> Tensor:
 
 
 def largest_of_groups(scores: Tensor, width: int) -> Tensor:
-    """Return what `largest` does: the best are in groups whose best are the largest, which a GPU finds soon."""
+    """Return the same as `largest`, faster on a GPU: the best scores lie in the groups with the largest maxima."""
     groups = scores.shape[1] // GROUP
     if groups < 4 * width:
         return largest(scores, width)
@@ -214,14 +214,14 @@ def largest_of_groups(scores: Tensor, width: int) -> Tensor:
 
 
 def _first_of_tied(columns: Tensor, values: Tensor, width: int) -> Tensor:
-    """Return the `width` best of columns [B, W] by value [B, W], of equal ones the lower; all that tie are there."""
+    """Return the `width` columns [B, W] with the best values [B, W], ties to the lower; all tied columns are given."""
     ascending = columns.sort(dim=1)
     best = values.gather(1, ascending.indices).sort(dim=1, descending=True, stable=True).indices[:, :width]
     return ascending.values.gather(1, best).sort(dim=1).values
 
 
 def _lowest_of_tied(scores: Tensor, last: Tensor, width: int) -> Tensor:
-    """Return the columns above the last kept score [B, 1], and as many of those equal to it as there is room for."""
+    """Return the columns above the last kept score [B, 1], then the lowest of those equal to it, `width` in all."""
     above, equal = scores > last, scores == last
     room = width - above.sum(dim=1, keepdim=True)
     return (above | (equal & (equal.cumsum(dim=1) <= room))).nonzero()[:, 1].view(-1, width)

@@ -1,8 +1,8 @@
-"""Approximate search in a graph of near vectors (HNSW, Malkov and Yashunin 2016), for vectors of one length.
+"""Approximate search in a neighbour graph (HNSW, Malkov and Yashunin 2016), for vectors of one length (norm).
 
-Where all vectors have one length, the largest inner product is the smallest distance, which is what the graph is for.
-Where lengths differ it misses some, the more the better it is built, and the usual reduction to one length does not
-help (figures in docs/decisions/009-indices.md): such vectors are refused.
+If all vectors have one length, the largest inner product is the smallest distance, which the graph is made for. If
+lengths differ, the graph misses some neighbours, and the better it is built, the more it misses; the usual reduction to
+one length does not help (figures in docs/decisions/009-indices.md). Such vectors are rejected.
 """
 
 from __future__ import annotations
@@ -18,44 +18,37 @@ from zipfel.errors import DataError
 from zipfel.index.engine import building, rows, searching, shortlist, small
 from zipfel.types import Shortlist
 
-LINKS = 32  # of a vector to others, on each level
-EF_CONSTRUCTION = 40  # candidates looked at for the links of a new vector
-EF_SEARCH = 64  # candidates looked at for a query, at least; and at least twice the width
-TOLERANCE = 0.01  # how much lengths may differ
+LINKS = 32  # links of a vector to others, on each level
+EF_CONSTRUCTION = 40  # candidates for the links of a new vector
+EF_SEARCH = 64  # minimum number of candidates for a query, which is also at least twice the width
+TOLERANCE = 0.01  # relative difference in length that is allowed
 
 
 class HnswIndex:
-    """A graph over vectors [N, D] of one length, or zero; rows are ids. Made by `build` or `of_state`.
+    """A graph over vectors [N, D] of one length, or zero; a vector's id is its row. Made by `build` or `of_state`.
 
-    Equal vectors share a node: a graph in which many are equal falls apart, as they link to nothing but each other.
+    Equal vectors share a node: many equal nodes would link only to each other, and the graph would fall apart.
     """
 
     def __init__(self, graph: Any, nodes: NDArray[np.int64], seed: int) -> None:
         self._graph, self._seed = graph, seed
-        self._number(nodes)
+        self._set_nodes(nodes)
 
-    def _number(self, nodes: NDArray[np.int64]) -> None:
-        """Note the node of each row, [N], and the rows of each node: `by_node[starts[node]:starts[node + 1]]`."""
+    def _set_nodes(self, nodes: NDArray[np.int64]) -> None:
+        """Store the node of each row, [N], and the rows of each node: `by_node[starts[node]:starts[node + 1]]`."""
         self._nodes = nodes
         self._by_node = np.argsort(nodes, kind="stable")
         self._starts = np.searchsorted(nodes[self._by_node], np.arange(self._graph.ntotal + 1))
 
     @classmethod
-    def build(
-        cls,
-        vectors: Tensor,
-        seed: int = 0,
-        links: int = LINKS,
-        ef_construction: int = EF_CONSTRUCTION,
-        deterministic: bool = True,
-    ) -> HnswIndex:
-        """Link vectors [N, D], one after the other; with `deterministic=False` on all cores, never twice the same."""
+    def build(cls, vectors: Tensor, seed: int = 0, deterministic: bool = True) -> HnswIndex:
+        """Link vectors [N, D] one by one; `deterministic=False` uses all cores, and each build differs."""
         _check_lengths(vectors)
-        found, nodes = distinct(rows(vectors))
+        unique, nodes = distinct(rows(vectors))
         with building(deterministic) as faiss:
-            graph = faiss.IndexHNSWFlat(vectors.shape[1], links, faiss.METRIC_INNER_PRODUCT)
-            graph.hnsw.efConstruction = ef_construction
-            _link(faiss, graph, found, small(seed))
+            graph = faiss.IndexHNSWFlat(vectors.shape[1], LINKS, faiss.METRIC_INNER_PRODUCT)
+            graph.hnsw.efConstruction = EF_CONSTRUCTION
+            _link(faiss, graph, unique, small(seed))
         return cls(graph, nodes, small(seed))
 
     def __len__(self) -> int:
@@ -63,10 +56,10 @@ class HnswIndex:
         return len(self._nodes)
 
     def search(self, queries: Tensor, width: int) -> Shortlist:
-        """Return about the `width` rows with the largest inner product for each query, best first."""
+        """Return approximately the `width` rows with the largest inner products for each query, best first."""
         nodes, width = min(width, self._graph.ntotal), min(width, len(self))
         with searching(len(queries)) as faiss:
-            if 2 * nodes >= self._graph.ntotal:  # every node would be visited anyway, and the graph may miss some
+            if 2 * nodes >= self._graph.ntotal:  # the graph would visit every node anyway, and might miss some
                 scores, ids = self._graph.storage.search(rows(queries), nodes)
             else:
                 effort = faiss.SearchParametersHNSW(efSearch=max(EF_SEARCH, 2 * nodes))
@@ -78,31 +71,31 @@ class HnswIndex:
     def _rows_of(
         self, nodes: NDArray[np.int64], scores: NDArray[np.float32], width: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Put the rows of each node in its place, lower ids first, and keep the first `width`."""
+        """Replace each node [B, nodes] by its rows, lower ids first, and keep the first `width`."""
         sizes = np.where(nodes < 0, 0, np.diff(self._starts)[nodes])  # [B, nodes]
         ends = np.cumsum(sizes, axis=1)
-        places = np.arange(width)
+        columns = np.arange(width)
         ids = np.full((len(nodes), width), -1, dtype=np.int64)
         values = np.zeros((len(nodes), width), dtype=np.float32)
         for row in range(len(nodes)):
-            filled = places[: ends[row, -1]]
-            owner = np.searchsorted(ends[row], filled, side="right")  # which of the nodes a place belongs to
+            filled = columns[: ends[row, -1]]
+            owner = np.searchsorted(ends[row], filled, side="right")  # the node that each column belongs to
             within = filled - (ends[row] - sizes[row])[owner]
             ids[row, : len(filled)] = self._by_node[self._starts[nodes[row, owner]] + within]
             values[row, : len(filled)] = scores[row, owner]
         return ids, values
 
     def add(self, vectors: Tensor, deterministic: bool = True) -> None:
-        """Take new rows behind those that are there; they must be as long as those."""
+        """Append vectors, which must be as long as the others."""
         with building(deterministic) as faiss:
             known = self._graph.storage.reconstruct_n(0, self._graph.ntotal)  # [nodes, D]
             _check_lengths(torch.cat([torch.from_numpy(known), vectors.detach().cpu().float()]))
-            found, nodes = distinct(np.concatenate([known, rows(vectors)]))
-            _link(faiss, self._graph, found[len(known) :], self._seed)
-        self._number(np.concatenate([self._nodes, nodes[len(known) :]]))
+            unique, nodes = distinct(np.concatenate([known, rows(vectors)]))
+            _link(faiss, self._graph, unique[len(known) :], self._seed)
+        self._set_nodes(np.concatenate([self._nodes, nodes[len(known) :]]))
 
     def state(self) -> dict[str, Tensor]:
-        """Return the links as tensors; the vectors themselves are the model's to keep."""
+        """Return the links as tensors; the model keeps the vectors themselves."""
         with building(deterministic=True) as faiss:
             writer = faiss.VectorIOWriter()
             faiss.write_index(self._graph, writer, faiss.IO_FLAG_SKIP_STORAGE)
@@ -115,40 +108,40 @@ class HnswIndex:
 
     @classmethod
     def of_state(cls, state: dict[str, Tensor], vectors: Tensor) -> HnswIndex:
-        """Put the links and the vectors [N, D] that they were made for together again."""
+        """Rebuild an index from its state and the vectors [N, D] that it was built over."""
         nodes = state["nodes"].cpu().numpy()
         if len(nodes) != len(vectors):
             raise DataError(f"the index was made for {len(nodes)} vectors; found {len(vectors)}")
-        firsts = np.unique(nodes, return_index=True)[1]  # nodes are numbered in the order of their first rows
+        firsts = np.unique(nodes, return_index=True)[1]  # the first row of each node
         with building(deterministic=True) as faiss:
             graph = faiss.deserialize_index(state["graph"].cpu().numpy())
             storage = faiss.IndexFlatIP(vectors.shape[1])
             storage.add(rows(vectors)[firsts])
-            graph.storage, graph.own_fields = storage, True  # the graph frees it, so that Python must not
+            graph.storage, graph.own_fields = storage, True  # the graph frees it, so Python must not
             storage.this.disown()
         return cls(graph, nodes, int(state["seed"]))
 
 
 def distinct(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the different vectors, in the order in which they come, and for each row which of them it is."""
+    """Return the unique vectors, in order of first appearance, and the unique vector of each row, [N]."""
     vectors = np.ascontiguousarray(vectors + np.float32(0))  # -0 becomes 0
     keys = vectors.view(np.dtype((np.void, vectors.shape[1] * vectors.itemsize))).ravel()
     _, firsts, inverse = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(firsts)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    return vectors[firsts[order]], place[inverse.ravel()].astype(np.int64)
+    ranks = np.empty_like(order)  # from the order of keys to the order of appearance
+    ranks[order] = np.arange(len(order))
+    return vectors[firsts[order]], ranks[inverse.ravel()].astype(np.int64)
 
 
 def _link(faiss: Any, graph: Any, vectors: NDArray[np.float32], seed: int) -> None:
-    """Add vectors to the graph; their levels are drawn from the seed and from how many nodes there are already."""
+    """Add vectors to the graph; their levels are drawn from the seed and the number of nodes so far."""
     graph.hnsw.rng = faiss.RandomGenerator(small(seed, graph.ntotal))
     if len(vectors):
         graph.add(vectors)
 
 
 def _check_lengths(vectors: Tensor) -> None:
-    """Refuse vectors of different lengths; a vector of zeros, such as that of an empty text, is no nearer to any."""
+    """Raise if vectors differ in length; zero ones, such as those of empty texts, are allowed: their products are 0."""
     if len(vectors) == 0:
         raise DataError("an index needs at least one vector")
     lengths = vectors.detach().float().norm(dim=1)

@@ -1,4 +1,4 @@
-"""Labels in the leaves of a binary tree, found by a beam search down to them (Parabel, Prabhu et al. 2018)."""
+"""Beam search in a binary tree whose leaves hold the labels (Parabel, Prabhu et al. 2018)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from zipfel.types import Shortlist
 
 
 class TreeIndex(BeamIndex):
-    """Finds labels by their leaves [L]; of each level the `beam` nodes that are likeliest on the whole go on.
+    """Shortlists the labels of the `beam` likeliest leaves; at each level, the `beam` likeliest nodes are kept.
 
-    heads: [2K − 2, D + 1] of a tree with K leaves, a power of two: w and b of all nodes but the root, level by level.
-    The children of node i are 2i + 2 and 2i + 3, and a point goes from a node to its child with σ(w · x + b).
+    heads: [2K − 2, D + 1] for K leaves, a power of two: w and b of all nodes but the root, level by level.
+    clusters: [L], the leaf of each label.  The children of node i are 2i + 2 and 2i + 3; a point moves from a node to
+    a child with probability σ(w · x + b), where w and b are the child's.
     """
 
     def __init__(self, heads: Tensor, clusters: Tensor, beam: int) -> None:
@@ -24,9 +25,9 @@ class TreeIndex(BeamIndex):
         self.members = members_of(clusters.long(), self.leaves)  # [K, M]
 
     def open(self, queries: Tensor) -> Shortlist:
-        """Return the likeliest leaves of each query with Σ ln σ(w · x + b) from the root to them, [B, beam].
+        """Return the likeliest leaves of each query, [B, beam], with Σ ln σ(w · x + b) over the path from the root.
 
-        In float64, and rounded: in float32 the last bit of a sigmoid depends on its place in the batch.
+        Computed in float64 and rounded: in float32 the last bit of a sigmoid depends on its position in the batch.
         """
         points = F.pad(queries, (0, 1), value=1.0)  # [B, D + 1], for b
         ids = torch.full((len(queries), 1), -1, device=queries.device)  # the root, whose children are 0 and 1
@@ -39,12 +40,10 @@ class TreeIndex(BeamIndex):
             ids, scores = children.gather(1, best), sums.gather(1, best)
         return Shortlist(ids - (self.leaves - 2), scores)
 
-    def add(self, vectors: Tensor, deterministic: bool = True) -> None:
-        """Take new labels behind those that are there, each into the leaf that its vector is led to."""
-        clusters = torch.cat([self.clusters, self.nearest(vectors).to(self.clusters)])
-        self.__init__(self.heads, clusters, self.beam)  # type: ignore[misc]
-
 
 def nodes_on_the_way(targets: Tensor) -> Tensor:
-    """Tell which nodes a point comes by, [B, 2K − 2]: those whose parent holds a label of it, as `targets` tells."""
+    """Return which nodes a point visits, [B, 2K − 2] bool: those whose parent holds one of its labels.
+
+    targets: [B, 2K − 2], 1 where a node holds a label of the point.  All points visit the two children of the root.
+    """
     return F.pad(targets.repeat_interleave(2, dim=1)[:, : targets.shape[1] - 2], (2, 0), value=1.0).bool()

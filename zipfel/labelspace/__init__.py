@@ -1,1 +1,1 @@
-"""What labels have to do with each other: graphs, walks, clusters, centroids."""
+"""How labels relate to each other: graphs, random walks, clusters, centroids."""

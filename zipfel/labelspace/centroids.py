@@ -1,4 +1,4 @@
-"""What a label is about, by its points: the sum of their features (DECAF, Module I)."""
+"""Label centroids: the sum of the features of a label's points (DECAF, Module I)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-CHUNK = 1 << 22  # entries that a chunk of labels has before the largest are kept, under 200 MB with their order
+CHUNK = 1 << 22  # entries of the centroids computed at a time
 
 
-def sparse_centroids(X: csr_array, Y: csr_array, Z: csr_array | None, most: int | None = None) -> csr_array:
-    """Return c_l = Σ x_i over the points i of label l, [L, V] float32; a label that has none gets its text, row l of Z.
+def sparse_centroids(X: csr_array, Y: csr_array, Z: csr_array | None) -> csr_array:
+    """Return c_l = Σ x_i over the points i of label l, [L, V] float32.
 
-    X: [N, V].  Y: [N, L], where only what is not zero counts.  Z: [L, V].  most: how many entries of a row are kept,
-    the largest; the rest never takes up memory beyond a chunk of labels.
+    X: [N, V].  Y: [N, L]; every stored entry counts as 1.  Z: [L, V], texts of labels: row l stands in for the centroid
+    of a label l without points.
 
     >>> X = csr_array(np.array([[1, 0, 2], [0, 1, 1]], dtype=np.float32))
     >>> Y = csr_array(np.array([[1, 1, 0], [1, 0, 0]], dtype=np.float32))
@@ -28,7 +28,7 @@ def sparse_centroids(X: csr_array, Y: csr_array, Z: csr_array | None, most: int 
     for first, last in _chunks(points, X):
         rows = points[first:last] @ X
         rows = rows if Z is None else _with_text(rows, Z[first:last])
-        rows = rows if most is None else _largest(rows, most)
+
         counts.append(np.diff(rows.indptr))
         columns.append(rows.indices)
         values.append(rows.data)
@@ -37,8 +37,8 @@ def sparse_centroids(X: csr_array, Y: csr_array, Z: csr_array | None, most: int 
 
 
 def _chunks(points: csr_array, X: csr_array) -> Iterator[tuple[int, int]]:
-    """Yield first and last of labels whose points have about CHUNK entries together; at least one label."""
-    entries = points @ np.diff(X.indptr).astype(np.float64)  # [L], at most so many has a centroid
+    """Yield (first, last) of chunks of labels, at least one each, whose centroids have about CHUNK entries together."""
+    entries = points @ np.diff(X.indptr).astype(np.float64)  # [L], upper bounds of the centroids' entries
     chunks = np.cumsum(np.minimum(entries, X.shape[1])) // CHUNK
     starts = np.flatnonzero(np.diff(chunks, prepend=-1))
     yield from zip(starts.tolist(), [*starts[1:].tolist(), len(chunks)], strict=True)
@@ -53,23 +53,8 @@ def _with_text(rows: csr_array, Z: csr_array) -> csr_array:
     return csr_array(rows + picked @ Z.astype(np.float32, copy=False))
 
 
-def _largest(rows: csr_array, most: int) -> csr_array:
-    """Keep the `most` largest entries of each row, of equal ones those of lower columns, in the order of columns."""
-    rows.sort_indices()
-    counts = np.diff(rows.indptr)
-    if counts.max(initial=0) <= most:
-        return rows
-    keys = np.repeat(np.arange(len(counts), dtype=np.uint64) << np.uint64(32), counts)
-    keys |= ~np.abs(rows.data).view(np.uint32)  # bits of positive floats sort as they do; lexsort takes 9 times as long
-    order = np.argsort(keys, kind="stable")
-    kept = np.zeros(rows.nnz, dtype=bool)
-    kept[order[np.arange(rows.nnz) - np.repeat(rows.indptr[:-1], counts) < most]] = True
-    ends = np.concatenate(([0], np.cumsum(np.minimum(counts, most))))
-    return csr_array((rows.data[kept], rows.indices[kept], ends), shape=rows.shape)
-
-
 def _joined(parts: list[NDArray[np.generic]]) -> NDArray[np.generic]:
-    """Put parts together, and let go of them: of indices and values, only one is ever held twice."""
+    """Concatenate parts and free them, so that of indices and values only one is held twice at any time."""
     whole = np.concatenate(parts)
     parts.clear()
     return whole

@@ -1,4 +1,4 @@
-"""LightDXML's prediction, Sec. IV-F: a mix of what the classifier and the shortlist say, and how β is chosen."""
+"""LightDXML's prediction, Sec. IV-F: a mix of the scores of classifier and shortlist, and the choice of β."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from torch import Tensor
 
 from zipfel import metrics
 from zipfel.data.dataset import Part
+from zipfel.index import Search
 from zipfel.index.exact import row_products
-from zipfel.models.base import (
+from zipfel.models.base import Lesson
+from zipfel.models.learner import (
     BATCH,
     Learner,
-    Lesson,
-    known,
-    listed,
+    Scorer,
+    candidate_scores,
+    candidates_of,
     most_filtered,
-    with_others,
+    rank_candidates,
 )
 from zipfel.types import Ranking, Shortlist
 
 BETAS = tuple(step / 20 for step in range(21))
-TOLERANCE = 0.3  # of P@1 + P@3 + P@5, in points, that rare labels are worth
+TOLERANCE = 0.3  # of P@1 + P@3 + P@5, in points, that may be given up for rare labels
 
 
 @dataclass(frozen=True)
-class Mixed:
-    """Scores the labels of a shortlist by β σ(classifier) + (1 − β) σ(cosine). Others follow, the frequent first."""
+class MixedClassifier:
+    """Scores the labels of a shortlist by β σ(classifier) + (1 − β) σ(cosine). Others follow, frequent ones first."""
 
     vectors: Tensor  # ŷ [L, D]
     W: Tensor  # [L, D]
@@ -38,22 +40,34 @@ class Mixed:
     offset: Tensor
     counts: Tensor  # [L]
     beta: float
-    shortlist: int
+    shortlist_size: int
+    point_labels: None = None
 
     def width(self, k: int) -> int:
-        """Return how many labels must be found, whatever k: a longer ranking begins with a shorter one."""
-        return self.shortlist
+        """Return the size of the shortlist, whatever k: a longer ranking begins with a shorter one."""
+        return self.shortlist_size
 
     def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
         """Rank the labels of shortlists."""
-        ids = known(queries, shortlist)
-        return with_others(ids, self.mixed(*self.opinions(queries, ids)), self.counts, k)
+        ids = candidates_of(queries, shortlist)
+        return rank_candidates(ids, self.mixed(*self.probabilities(queries, ids)), self.counts, k)
+
+    def scorer(self, label: int, query: Tensor, index: Search) -> Scorer:
+        """Return the log-odds of the label's mixed score."""
+        W, vector, length = self.W[label], self.vectors[label], query.norm().clamp_min(1e-12)
+
+        def score(vectors: Tensor) -> Tensor:
+            classifier = torch.sigmoid((self.scale * (vectors @ W) + self.offset).double())
+            shortlist = torch.sigmoid((vectors @ vector / length).double())
+            return torch.logit(self.beta * classifier + (1 - self.beta) * shortlist).float()
+
+        return score
 
     @torch.no_grad()
-    def opinions(self, queries: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what classifier and shortlist say of each candidate, as probabilities, both [B, W].
+    def probabilities(self, queries: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the probabilities of candidates by the classifier and by the shortlist, both [B, W].
 
-        In float64: in float32 the last bit of a sigmoid depends on its place in the batch.
+        In float64: in float32 the last bit of a sigmoid depends on its position in the batch.
         """
         labels = ids.clamp_min(0)
         logits = self.scale * row_products(queries, self.W, labels) + self.offset
@@ -62,33 +76,33 @@ class Mixed:
 
     def mixed(self, classifier: Tensor, shortlist: Tensor) -> Tensor:
         """Return the scores of candidates."""
-        return listed(self.beta * classifier + (1 - self.beta) * shortlist)
+        return candidate_scores(self.beta * classifier + (1 - self.beta) * shortlist)
 
 
-def curve(learner: Learner, part: Part, lesson: Lesson) -> dict[float, dict[str, float]]:
-    """Return P and PSP of a part for each β; where it is large, of some of its points."""
+def figures_by_beta(learner: Learner, part: Part, lesson: Lesson) -> dict[float, dict[str, float]]:
+    """Return P and PSP of up to 8 batches of a part, for each β."""
     mixed, part = learner.classifier, part.take(np.arange(min(len(part), 8 * BATCH)))
-    assert isinstance(mixed, Mixed)
+    assert isinstance(mixed, MixedClassifier)
     assert part.X is not None
     queries = torch.cat([learner.encode(part.X[start : start + BATCH]) for start in range(0, len(part), BATCH)])
-    ids = known(queries, learner.index.search(queries, mixed.shortlist))
-    opinions, k = mixed.opinions(queries, ids), 5 + most_filtered(part.filtered)
+    ids = candidates_of(queries, learner.index.search(queries, mixed.shortlist_size))
+    probabilities, k = mixed.probabilities(queries, ids), 5 + most_filtered(part.filtered)
     Y = lesson.train.Y
     inverse = metrics.inverse_propensities(np.bincount(Y.indices, minlength=Y.shape[1]), Y.shape[0], *lesson.propensity)
-    found = {}
+    figures = {}
     for beta in BETAS:
         other = replace(mixed, beta=beta)
-        ranking = with_others(ids, other.mixed(*opinions), mixed.counts, k)
+        ranking = rank_candidates(ids, other.mixed(*probabilities), mixed.counts, k)
         ranking = ranking if part.filtered is None else ranking.without(part.filtered)
-        found[beta] = metrics.measure(ranking.top(5), part.Y, inverse)
-    return found
+        figures[beta] = metrics.measure(ranking.top(5), part.Y, inverse)
+    return figures
 
 
-def chosen_beta(found: Mapping[float, Mapping[str, float]]) -> float:
-    """Return the β that is best on rare labels (PSP) among those that are as good as any on all (P)."""
+def chosen_beta(figures: Mapping[float, Mapping[str, float]]) -> float:
+    """Return the β that is best on rare labels (PSP) among those within TOLERANCE of the best on all (P)."""
 
     def total(beta: float, name: str) -> float:
-        return sum(found[beta][f"{name}@{k}"] for k in (1, 3, 5))
+        return sum(figures[beta][f"{name}@{k}"] for k in (1, 3, 5))
 
-    best = max(total(beta, "P") for beta in found)
-    return max((beta for beta in found if total(beta, "P") >= best - TOLERANCE), key=lambda beta: total(beta, "PSP"))
+    best = max(total(beta, "P") for beta in figures)
+    return max((beta for beta in figures if total(beta, "P") >= best - TOLERANCE), key=lambda beta: total(beta, "PSP"))

@@ -1,14 +1,15 @@
-"""What finds labels for a learner of DECAF, once Module II is done: clusters, and the two others of their Table 5.
+"""What finds candidate labels for a learner of DECAF, once Module II is done: S, and the two others of their Table 5.
 
-Each leaves `heads`, `clusters` and `beam` with the learner, from which `Network.shortlister` makes an index: beam, the
-best clusters;  hnsw, the labels nearest by the mean of their points;  parabel, the leaves of a tree with two children a
-node. All search with the encoder of Module II, and lists are no longer than S's would be: only the search differs.
+A shortlister owns its state, its training, its growth and its index: `ClusterBeam` opens the best clusters (S),
+`NearestLabels` searches by HNSW the labels nearest by the mean of their points, `LabelTree` descends a tree with two
+children a node (Parabel). All search with the encoder of Module II, and their lists are no longer than those of S.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,76 +21,276 @@ from torch import Tensor, nn
 
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
+from zipfel.index import Index, build_index, load_index
+from zipfel.index.beam import BeamIndex, NearIndex
+from zipfel.index.exact import ExactIndex, products
 from zipfel.index.tree import TreeIndex, nodes_on_the_way
 from zipfel.labelspace.clusters import balanced_clusters
-from zipfel.models.base import Lesson, at_most
-from zipfel.models.decaf_network import Network, Shortlister, batches, cluster_ranks, clustered_labels, sought
+from zipfel.models.base import Lesson
+from zipfel.models.decaf_settings import DecafSettings
+from zipfel.models.learner import BATCH, evenly_spaced, validation_of
 from zipfel.nn import losses
+from zipfel.nn.encoders import Ready, Table, TextBlock
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Schedule, train
 from zipfel.types import Bags, stored
 
-RECALL = 0.85  # of labels that the beam must find
-WIDEST, MOST = 0.05, 256  # of all clusters that are opened, and of any number of them
-JUDGED = 10_000  # points that choose the beam
+RECALL = 0.85  # share of labels that the beam must find
+WIDEST_SHARE, WIDEST = 0.05, 256  # upper bounds of the beam: share of all clusters, and number
+BEAM_POINTS = 10_000  # points on which the beam is chosen
 LEAF, LEAVES = 100, 10  # labels of a leaf, and leaves that are reached, at most
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a shortlister is made from: a learner after Module II with the classifiers of its clusters, and the rest."""
+class ShortlistTask:
+    """What a shortlister learns from, after Module II."""
 
-    network: Network
-    H: Tensor  # [K, D]
+    clusters: Tensor  # of each label, [L]
+    H: Tensor  # classifiers of the clusters, [K, D]
     lesson: Lesson
     Z: csr_array | None
     run: Run
     number: int  # of the learner
-    schedule: Schedule  # of linear classifiers over x̂, which take long: Module II's left 7 of 100 labels unfound
-
-    @property
-    def centroids(self) -> Tensor:
-        """The sums of x̂ over the points of each label, [L, D]."""
-        return label_sums(self.network, self.network.eval().seeking(), self.lesson.train, self.Z)
+    schedule: Schedule  # of a tree's nodes, which need long: with Module II's, 7 % more labels were missed
 
 
-def beam_of_clusters(task: Task) -> None:
-    """Open the clusters of Module II that score best."""
-    task.network.heads = task.H
-    part, validation = task.lesson.train, task.lesson.validation
-    if validation is not None and len(validation) and task.network.settings.judged == "validation":
-        part = validation
-    task.network.beam = chosen_beam(task.network, part)
+class Shortlister(nn.Module):
+    """Finds labels with vectors `heads`; searches with E and E_D as Module II leaves them, which lite shares."""
+
+    heads: Tensor  # of clusters [K, D], of a tree's nodes [2K − 2, D + 1], or of labels [L, D]
+    clusters: Tensor  # of each label, [L], or its leaf; empty where labels have vectors of their own
+    beam: Tensor  # clusters, leaves or labels that a search opens
+
+    def __init__(self, tokens: Table, documents: TextBlock, settings: DecafSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.tokens, self.documents = tokens if settings.lite else deepcopy(tokens), deepcopy(documents)
+        self.register_buffer("heads", torch.zeros(0, settings.dimension))
+        self.register_buffer("clusters", torch.zeros(0, dtype=torch.int32))
+        self.register_buffer("beam", torch.tensor(0))
+
+    # --- Training: each kind has its own `learn` ----------------------------------------------------------------------
+
+    def learn(self, task: ShortlistTask) -> None:
+        """Learn to find labels."""
+        raise NotImplementedError
+
+    def take(self, heads: Tensor, clusters: Tensor, beam: int) -> None:
+        """Take vectors, clusters of labels, and the number of clusters that are opened."""
+        self.heads, self.clusters, self.beam = heads, clusters, torch.tensor(beam, device=heads.device)
+
+    def opened(self, part: Part, number: int, run: Run) -> Tensor:
+        """Return what is opened for each point of a part, [N, beam]: clusters, leaves or labels."""
+
+        def opened() -> State:
+            index = self.index()
+            ids = torch.cat([index.open(queries).ids.int().cpu() for _, queries in self.encoded(part)])
+            return {"opened": ids, "heads": self.heads, "beam": self.beam}  # heads: made again, last bits may differ
+
+        kept = run.stage(f"shortlists-{number}", opened)
+        self.take(kept["heads"].to(self.heads), self.clusters, int(kept["beam"]))
+        return kept["opened"]
+
+    # --- Search ------------------------------------------------------------------------------------------------------
+
+    def index(self, learned: int | None = None) -> BeamIndex | NearIndex:
+        """Return the index of all labels, or of the first `learned`."""
+        raise NotImplementedError
+
+    def score_offset(self) -> float | None:
+        """Return the offset of clusters' scores, where they are a factor of labels' scores; else None."""
+        return None
+
+    def encoder(self) -> Ready:
+        """Return the encoder of the search."""
+        settings = self.settings
+        return Ready(self.tokens, self.documents.eval() if settings.residual else None, settings.cosine, settings.relu)
+
+    @torch.no_grad()
+    def encoded(self, part: Part) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+        """Yield the points of a part in batches: rows, and x̂ as the search sees it, [B, D]."""
+        encode = self.encoder()
+        for rows in batches(len(part)):
+            yield rows, encode(bags(part.X, rows).to(self.heads.device))
+
+    def centroids(self, part: Part, Z: csr_array | None, labels: int) -> Tensor:
+        """Return the sum of x̂ over the points of each label, [L, D]."""
+        return label_sums(self.encoder(), part, Z, self.heads.new_zeros(labels, self.settings.dimension))
+
+    def recall(self, part: Part, index: BeamIndex | NearIndex) -> float:
+        """Return the share of a part's labels that are on the shortlists of their points."""
+        hits = 0
+        for rows, queries in self.encoded(part):
+            ids = index.labels(index.open(queries).ids).cpu().numpy()  # [B, W]
+            hits += int(stored(part.Y, np.repeat(rows, ids.shape[1]), ids.ravel()).sum())
+        return hits / max(1, int(part.Y.nnz))
+
+    def beam_of_clusters(self, task: ShortlistTask) -> int:
+        """Return the smallest B whose clusters contain 85 % of labels; at most 5 % of all clusters, and 256."""
+        if self.settings.beam:
+            return min(self.settings.beam, len(task.H))
+        part, validation = task.lesson.train, task.lesson.validation
+        if validation and self.settings.beam_chosen_on == "validation":
+            part = validation
+        ranks = self.cluster_ranks(evenly_spaced(part, BEAM_POINTS), task)
+        most = min(WIDEST, int(WIDEST_SHARE * len(task.H)))
+        return max(1, min(int(np.quantile(ranks, RECALL, method="higher")) + 1, most))
+
+    def list_length(self, task: ShortlistTask) -> int:
+        """Return how many labels the clusters hold on average that S opens."""
+        return self.beam_of_clusters(task) * len(task.clusters) // len(task.H)
+
+    def cluster_ranks(self, part: Part, task: ShortlistTask) -> NDArray[np.int64]:
+        """Return for each label of each point how many clusters score above the label's own, [T]."""
+        ranks, clusters = [], task.clusters.long()
+        for rows, queries in self.encoded(part):
+            scores = products(queries, task.H)  # [B, K]
+            own = bags(part.Y, rows).to(scores.device)
+            counts = own.offsets.diff()
+            owners = torch.arange(len(own), device=scores.device).repeat_interleave(counts)
+            columns = torch.arange(len(owners), device=scores.device) - own.offsets[owners]
+            mine = scores.new_zeros(len(own), int(counts.max()))  # [B, most], so that each row is sorted once
+            mine[owners, columns] = scores[owners, clusters[own.ids]]
+            below = torch.searchsorted(scores.sort(dim=1).values, mine, right=True)
+            ranks.append(scores.shape[1] - below[owners, columns])
+        return torch.cat(ranks).cpu().numpy()
+
+    # --- New labels ---------------------------------------------------------------------------------------------------
+
+    def grow(self, count: int, generator: torch.Generator) -> None:
+        """Append labels of which nothing is known yet: spread evenly over the clusters."""
+        spread = torch.arange(count, device=self.clusters.device) % (self.clusters.max() + 1)
+        self.clusters = torch.cat([self.clusters, spread.to(self.clusters)])
+
+    @torch.no_grad()
+    def assign(self, labels: Tensor, vectors: Tensor) -> None:
+        """Make labels findable by points like `vectors` [S, D]; a label whose vector is zero stays where it is."""
+        known = vectors.any(dim=1)
+        if known.any():
+            self._place(labels[known], vectors[known])
+
+    def _place(self, labels: Tensor, vectors: Tensor) -> None:
+        index = self.index()
+        assert isinstance(index, BeamIndex)
+        self.clusters = self.clusters.index_copy(0, labels, index.nearest(vectors).to(self.clusters))
+
+    # --- Saving, beyond buffers ---------------------------------------------------------------------------------------
+
+    def more_tensors(self, learned: int) -> State:
+        """Return the state of the index that is costly to build again."""
+        return {}
+
+    def take_tensors(self, more: State, learned: int) -> None:
+        """Take what `more_tensors` returned."""
 
 
-def nearest_labels(task: Task) -> None:
-    """Find labels near the means of their points, or their texts; of labels that have neither, anywhere."""
-    width = length_of_lists(task)
-    task.network.heads = unit(task.centroids, task.run.generator(f"vectors-{task.number}"))
-    task.network.beam = width
+class ClusterBeam(Shortlister):
+    """S: opens the clusters of Module II that score best."""
+
+    def learn(self, task: ShortlistTask) -> None:
+        """Take the clusters, and choose the beam."""
+        self.take(task.H, task.clusters, self.beam_of_clusters(task))
+
+    def index(self, learned: int | None = None) -> BeamIndex:
+        """Return an index by clusters."""
+        return BeamIndex(self.heads, self.clusters[:learned], int(self.beam))
+
+    def score_offset(self) -> float:
+        """Return the offset with which Module II trained."""
+        return self.settings.cluster_offset(len(self.heads))
 
 
-def tree_of_labels(task: Task) -> None:
-    """Halve labels by their centroids down to small leaves, and let each node learn which points to take."""
-    network, run, name = task.network, task.run, f"leaves-{task.number}"
+class NearestLabels(Shortlister):
+    """Searches the labels whose points' mean, or text, is nearest; a label with neither gets a random direction."""
 
-    def halved() -> State:
-        count, beam = tree_sizes(len(network.vectors), length_of_lists(task))
-        leaves = balanced_clusters(task.centroids, count, run.numbers(name))
-        return {"clusters": torch.from_numpy(leaves), "beam": torch.tensor(beam)}
+    graph: Index | None = None
 
-    kept = run.stage(name, halved)
-    network.clusters, network.beam = kept["clusters"].to(network.clusters), int(kept["beam"])
-    nodes = 2 * int(network.clusters.max())  # all but the root
-    network.heads = torch.zeros(nodes, network.settings.dimension + 1, device=network.vectors.device)
-    if nodes:
-        train_nodes(task)
+    def learn(self, task: ShortlistTask) -> None:
+        """Take the centroids of labels as their vectors."""
+        centroids = self.centroids(task.lesson.train, task.Z, len(task.clusters))
+        heads = unit(centroids, task.run.generator(f"vectors-{task.number}"))
+        self.take(heads, self.clusters, self.list_length(task))
+
+    def index(self, learned: int | None = None) -> NearIndex:
+        """Return HNSW over the vectors of labels, or an exact index; labels learned since join it."""
+        heads = self.heads[:learned]
+        if self.graph is None:
+            self.graph = build_index("hnsw", heads)
+        elif len(self.graph) < len(heads):
+            self.graph.add(heads[len(self.graph) :])
+        moved = isinstance(self.graph, ExactIndex)  # to another device, maybe
+        return NearIndex(ExactIndex(heads) if moved else self.graph, int(self.beam))
+
+    def grow(self, count: int, generator: torch.Generator) -> None:
+        """Append labels in random directions."""
+        more = unit(self.heads.new_zeros(count, self.heads.shape[1]), generator)
+        self.heads = torch.cat([self.heads, more])
+
+    def _place(self, labels: Tensor, vectors: Tensor) -> None:
+        self.heads = self.heads.index_copy(0, labels, F.normalize(vectors, dim=1))
+        if self.graph is not None and int(labels.min()) < len(self.graph):
+            self.graph = None  # it cannot move what it holds; what lies behind joins it
+
+    def more_tensors(self, learned: int) -> State:
+        """Return the graph."""
+        return self.index(learned).index.state()
+
+    def take_tensors(self, more: State, learned: int) -> None:
+        """Take the graph."""
+        self.graph = load_index("hnsw", more, self.heads[:learned])
 
 
-def length_of_lists(task: Task) -> int:
-    """Return how many labels the clusters hold on average that S would open."""
-    beam_of_clusters(task)
-    return task.network.beam * len(task.network.vectors) // len(task.H)
+class LabelTree(Shortlister):
+    """Halves labels by their centroids down to small leaves; each node learns which points to take."""
+
+    def learn(self, task: ShortlistTask) -> None:
+        """Grow the tree and train its nodes."""
+        run, name = task.run, f"leaves-{task.number}"
+
+        def halved() -> State:
+            labels = len(task.clusters)
+            count, beam = tree_sizes(labels, self.list_length(task))
+            centroids = self.centroids(task.lesson.train, task.Z, labels)
+            leaves = balanced_clusters(centroids, count, run.numbers(name))
+            return {"clusters": torch.from_numpy(leaves), "beam": torch.tensor(beam)}
+
+        kept = run.stage(name, halved, "labels")
+        clusters = kept["clusters"].to(task.clusters)
+        nodes = 2 * int(clusters.max())  # all but the root
+        heads = torch.zeros(nodes, self.settings.dimension + 1, device=task.H.device)
+        self.take(heads, clusters, int(kept["beam"]))
+        if nodes:
+            self.train_nodes(task)
+
+    def index(self, learned: int | None = None) -> TreeIndex:
+        """Return an index by the leaves of the tree."""
+        return TreeIndex(self.heads, self.clusters[:learned], int(self.beam))
+
+    def train_nodes(self, task: ShortlistTask) -> None:
+        """Train w and b of each node on the points that come by it, against frozen x̂."""
+        part, weights = task.lesson.train, nn.Parameter(self.heads)
+        nodes = nn.Module()
+        nodes.register_parameter("weights", weights)
+        held = nodes_of_points(part.Y, self.clusters.cpu().numpy(), len(self.heads) // 2 + 1)
+        encode = self.encoder()
+
+        def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
+            with torch.no_grad():
+                points = F.pad(encode(bags(part.X, rows).to(weights.device)), (0, 1), value=1.0)
+            scores = points @ weights.T  # [B, 2K − 2]
+            targets = torch.from_numpy(held[rows].toarray()).to(weights.device)
+            return {"nodes": losses.logistic(scores, targets, nodes_on_the_way(targets))}
+
+        def recall(held_out: Part) -> float:
+            return self.recall(held_out, TreeIndex(weights, self.clusters, int(self.beam)))
+
+        validate = validation_of(task.lesson.validation, recall)
+        if train(task.run, f"tree-{task.number}", nodes, len(part), objective, task.schedule, validate).interrupted:
+            raise KeyboardInterrupt
+        self.heads = weights.detach()
+
+
+SHORTLISTERS: dict[str, type[Shortlister]] = {"beam": ClusterBeam, "hnsw": NearestLabels, "parabel": LabelTree}
 
 
 def tree_sizes(labels: int, width: int) -> tuple[int, int]:
@@ -103,120 +304,42 @@ def tree_sizes(labels: int, width: int) -> tuple[int, int]:
     return leaves, max(1, min(LEAVES, width * leaves // labels))
 
 
-MAKERS: dict[str, Callable[[Task], None]] = {
-    "beam": beam_of_clusters, "hnsw": nearest_labels, "parabel": tree_of_labels,
-}  # fmt: skip
-
-
-def train_nodes(task: Task) -> None:
-    """Train w and b of each node of a tree, on the points that come by it, against frozen x̂."""
-    network, part, validation = task.network, task.lesson.train, task.lesson.validation
-    device, nodes, weights = network.heads.device, nn.Module(), nn.Parameter(network.heads)
-    nodes.register_parameter("weights", weights)
-    held = nodes_of_points(part.Y, network.clusters.cpu().numpy(), len(network.heads) // 2 + 1)
-
-    def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
-        scores = F.pad(sought(network, part, rows), (0, 1), value=1.0) @ weights.T  # [B, 2K − 2]
-        targets = torch.from_numpy(held[rows].toarray()).to(device)
-        return {"nodes": losses.logistic(scores, targets, nodes_on_the_way(targets))}
-
-    def recall() -> float:
-        assert validation is not None
-        return list_recall(network, TreeIndex(weights, network.clusters, network.beam), validation)
-
-    judge = recall if validation is not None and len(validation) else None
-    if train(task.run, f"tree-{task.number}", nodes, len(part), objective, task.schedule, judge).interrupted:
-        raise KeyboardInterrupt
-    network.heads = weights.detach()
-
-
 def nodes_of_points(Y: csr_array, leaves: NDArray[np.int32], count: int) -> csr_array:
     """Return which nodes of a tree, but the root, hold a label of each point, [N, 2K − 2], level by level."""
     depth = count.bit_length() - 1
-    levels = [clustered_labels(Y, leaves >> (depth - level), 1 << level) for level in range(1, depth + 1)]
+    levels = [labels_to_clusters(Y, leaves >> (depth - level), 1 << level) for level in range(1, depth + 1)]
     return csr_array(hstack(levels, format="csr"))
 
 
-def chosen_beam(network: Network, part: Part) -> int:
-    """Return the least B with which the shortlists hold 85 % of a part's labels; at most 5 % of all labels, and 256."""
-    if network.settings.beam:
-        return min(network.settings.beam, len(network.heads))
-    judged = at_most(part, JUDGED)
-    ranks = cluster_ranks(network, judged)
-    most = min(MOST, int(WIDEST * len(network.heads)))
-    return max(1, min(int(np.quantile(ranks, RECALL, method="higher")) + 1, most))
-
-
-def shortlists(network: Network, number: int, part: Part, run: Run) -> Tensor | None:
-    """Return what is opened for each point of train, [N, beam]: clusters, leaves or labels; None: all are looked at."""
-
-    def opened() -> State:
-        index = network.shortlister()
-        assert index is not None
-        near = torch.cat([index.open(sought(network, part, rows)).ids.int().cpu() for rows in batches(len(part))])
-        return {"near": near, "heads": network.heads, "beam": torch.tensor(network.beam)}
-
-    if not len(network.heads):
-        return None
-    kept = run.stage(f"shortlists-{number}", opened)
-    network.heads, network.beam = kept["heads"].to(network.heads), int(kept["beam"])
-    return kept["near"]
+def labels_to_clusters(Y: csr_array, clusters: NDArray[np.integer], count: int) -> csr_array:
+    """Return which clusters contain a label of each point, [N, K]."""
+    ends = Y.indptr.copy()  # sum_duplicates writes into them
+    held = csr_array((np.ones(Y.nnz, dtype=np.float32), clusters[Y.indices], ends), shape=(Y.shape[0], count))
+    held.sum_duplicates()
+    held.data[:] = 1
+    return held
 
 
 @torch.no_grad()
-def label_sums(network: Network, encode: Callable[[Bags], Tensor], part: Part, Z: csr_array | None) -> Tensor:
-    """Return the sum of the vectors of each label's points, [L, D]; of a label without points, that of its text."""
-    found = torch.zeros_like(network.vectors)
+def label_sums(encode: Callable[[Bags], Tensor], part: Part, Z: csr_array | None, sums: Tensor) -> Tensor:
+    """Add to sums [L, D] the vectors of each label's points; of a label without points, that of its text."""
     for rows in batches(len(part)):
-        own = bags(part.Y, rows).to(found.device)
-        owners = torch.arange(len(own), device=found.device).repeat_interleave(own.offsets.diff())
-        found.index_add_(0, own.ids, encode(bags(part.X, rows).to(found.device))[owners])
-    alone = np.flatnonzero(np.bincount(part.Y.indices, minlength=len(found)) == 0)
+        own = bags(part.Y, rows).to(sums.device)
+        owners = torch.arange(len(own), device=sums.device).repeat_interleave(own.offsets.diff())
+        sums.index_add_(0, own.ids, encode(bags(part.X, rows).to(sums.device))[owners])
+    alone = np.flatnonzero(np.bincount(part.Y.indices, minlength=len(sums)) == 0)
     if Z is not None:
         for some in (alone[rows] for rows in batches(len(alone)) if len(rows)):
-            found[torch.from_numpy(some).to(found.device)] = encode(bags(Z[some]).to(found.device))
-    return found
+            sums[torch.from_numpy(some).to(sums.device)] = encode(bags(Z[some]).to(sums.device))
+    return sums
 
 
-@torch.no_grad()
-def list_recall(network: Network, index: Shortlister, part: Part) -> float:
-    """Return the share of a part's labels that are on the shortlists of their points."""
-    hits = 0
-    for rows in batches(len(part)):
-        ids = index.labels(index.open(sought(network, part, rows)).ids).cpu().numpy()  # [B, W]
-        hits += int(stored(part.Y, np.repeat(rows, ids.shape[1]), ids.ravel()).sum())
-    return hits / max(1, int(part.Y.nnz))
-
-
-# --- Labels that come later -------------------------------------------------------------------------------------------
-
-
-def grow(network: Network, count: int, generator: torch.Generator) -> None:
-    """Make room for labels of which nothing is known yet: evenly over clusters, or anywhere among the others."""
-    spread = torch.arange(count, device=network.clusters.device) % (network.clusters.max() + 1)
-    network.clusters = torch.cat([network.clusters, spread.to(network.clusters)])
-    if network.settings.shortlist == "hnsw":
-        more = unit(network.heads.new_zeros(count, network.heads.shape[1]), generator)
-        network.heads = torch.cat([network.heads, more])
-
-
-@torch.no_grad()
-def place(network: Network, labels: Tensor, vectors: Tensor) -> None:
-    """Put labels where points such as vectors [S, D] are led to; where a vector is zero the label stays."""
-    told = vectors.any(dim=1)
-    labels, vectors = labels[told], vectors[told]
-    if not len(network.heads) or not len(labels):
-        return
-    if network.settings.shortlist == "hnsw":
-        network.heads = network.heads.index_copy(0, labels, F.normalize(vectors, dim=1))
-        if network.graph is not None and int(labels.min()) < len(network.graph):
-            network.graph = None  # it cannot move what it holds; what lies behind joins it
-    else:
-        nearest = network.by_clusters().nearest(vectors)
-        network.clusters = network.clusters.index_copy(0, labels, nearest.to(network.clusters))
+def batches(points: int) -> list[NDArray[np.int64]]:
+    """Return the rows of this many points in batches."""
+    return np.split(np.arange(points), range(BATCH, points, BATCH))
 
 
 def unit(vectors: Tensor, generator: torch.Generator) -> Tensor:
-    """Return vectors [S, D] with length 1, and in some direction where they are zero."""
+    """Return vectors [S, D] with length 1; where one is zero, in a random direction."""
     draws = torch.randn(vectors.shape, generator=generator).to(vectors)
     return F.normalize(torch.where(vectors.any(dim=1, keepdim=True), vectors, draws), dim=1)

@@ -1,4 +1,4 @@
-"""Where token vectors begin: at random, at FastText vectors of train's texts, or at those of a file."""
+"""Initial token vectors: FastText vectors learned from the texts of train, or those of a file."""
 
 from __future__ import annotations
 
@@ -15,38 +15,43 @@ from zipfel.training.run import Run
 
 
 def start_tokens(
-    table: Table, lesson: Lesson, tokens: str, spread: float, run: Run, deterministic: bool = True
+    table: Table, lesson: Lesson, token_init: str, spread: float, run: Run, deterministic: bool = True
 ) -> None:
-    """Begin with token vectors that are learned from the texts of train (`fasttext`), or read from a file.
+    """Initialise token vectors with FastText on the texts of train (`fasttext`), or with those of a file.
 
-    spread: that of random ones, which all learning rates are for.
+    spread: the standard deviation of random ones, to which learning rates are tuned; vectors are scaled to it.
     """
     rows = table.rows
 
     def vectors() -> dict[str, Tensor]:
-        return {"tokens": token_vectors(lesson, tokens, rows.shape[1], run, deterministic)}
+        return {"tokens": token_vectors(lesson, token_init, rows.shape[1], run, deterministic)}
 
-    found = run.stage("tokens", vectors)["tokens"].to(rows.device)
-    known = found.abs().amax(dim=1) > 0
+    loaded = run.stage("tokens", vectors)["tokens"].to(rows.device)
+    known = loaded.abs().amax(dim=1) > 0
     if not bool(known.any()):
-        raise DataError(f"{tokens} has a vector for none of {len(known):,} terms")
-    found = found / found[known].square().mean().sqrt() * spread
-    rows.copy_(torch.where(known[:, None], found, rows))
+        raise DataError(f"{token_init} has a vector for none of {len(known):,} terms")
+    loaded = loaded / loaded[known].square().mean().sqrt() * spread
+    rows.copy_(torch.where(known[:, None], loaded, rows))
 
 
-def token_vectors(lesson: Lesson, tokens: str, width: int, run: Run, deterministic: bool) -> Tensor:
-    """Return the vectors that tokens begin with, [V, D]; 0 where a token has none."""
+def token_vectors(lesson: Lesson, token_init: str, width: int, run: Run, deterministic: bool) -> Tensor:
+    """Return initial vectors of tokens, [V, D]; 0 where a token has none."""
     if lesson.terms is None:
-        raise ConfigError(f"tokens={tokens} needs features with names, such as those made of texts")
-    if tokens == "fasttext":
+        raise ConfigError(f"token_init={token_init} needs features with names, such as words of texts")
+    if token_init == "fasttext":
         if lesson.train.texts is None:
-            raise ConfigError("tokens=fasttext learns from texts, and these points have none; tokens=random does not")
+            raise ConfigError(
+                "token_init=fasttext learns from texts, and these points have none; use token_init=random"
+            )
+        symbols = any(not any(map(str.isalnum, term)) for term in lesson.terms)
         numbers = run.numbers("tokens")
-        return torch.from_numpy(train_fasttext(lesson.train.texts, lesson.terms, width, numbers, deterministic))
-    if not Path(tokens).suffix:
-        near = did_you_mean(tokens, ("random", "fasttext"))
-        raise ConfigError(f"tokens must be random, fasttext or a file; found {tokens!r}{near}")
-    found, _ = read_vectors(Path(tokens), lesson.terms)
-    if found.shape[1] != width:
-        raise ConfigError(f"{tokens} has vectors of width {found.shape[1]}; set dimension={found.shape[1]}")
-    return torch.from_numpy(found)
+        return torch.from_numpy(
+            train_fasttext(lesson.train.texts, lesson.terms, width, numbers, deterministic, symbols)
+        )
+    if not Path(token_init).suffix:
+        near = did_you_mean(token_init, ("random", "fasttext"))
+        raise ConfigError(f"token_init must be random, fasttext or a file; found {token_init!r}{near}")
+    read, _ = read_vectors(Path(token_init), lesson.terms)
+    if read.shape[1] != width:
+        raise ConfigError(f"{token_init} has vectors of width {read.shape[1]}; set dimension={read.shape[1]}")
+    return torch.from_numpy(read)

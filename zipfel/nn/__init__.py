@@ -1,1 +1,1 @@
-"""What learns: encoders, classifiers, losses and regularizers (pure functions), optimisers."""
+"""Encoders, classifiers and optimisers; losses and regularizers as pure functions."""

@@ -1,4 +1,4 @@
-"""Encoders: from bags to vectors."""
+"""Encoders: from bags of tokens, features or labels to vectors."""
 
 from __future__ import annotations
 
@@ -15,23 +15,32 @@ from torch.autograd.function import once_differentiable
 
 from zipfel.types import Bags
 
-PIECE = 256  # entries of a bag that a GPU sums one by one
+PIECE = 256  # entries of a bag that a GPU sums sequentially
 LONG, SHORT = 1 << 22, 127 * 257  # largest whole numbers of three parts and of two: 65,536 products fit into float64
 WORTH = 256.0 ** np.array([[0, 1, 1, 2, 2, 3]])  # of the products of a part and another
 HALVES = np.int32(0x808080)  # 128 in each of three bytes
 
 
-class Table(nn.Module):
-    """A row of D numbers for each of V ids; a bag is the weighted sum of its rows.
+class Encoder(nn.Module):
+    """Maps bags to vectors, [B, D]."""
 
-    Only the rows that a batch touches cost anything: in training each use leaves their ids and a leaf of the graph,
-    on which `optim.Adam` finds their gradient. (docs/decisions/007-sparse-rows.md)
+    def unscaled(self, points: Bags) -> Tensor:
+        """Return the vectors before they are divided by their length, [B, D]; explanations differentiate these."""
+        vectors: Tensor = self(points)
+        return vectors
+
+
+class Table(nn.Module):
+    """A vector of D numbers for each of V ids; a bag's vector is the weighted sum of its rows.
+
+    Only the rows that a batch touches cost anything: in training, each use records their ids and a leaf of the autograd
+    graph, where the optimiser finds their gradient. (docs/decisions/007-sparse-rows.md)
     """
 
     def __init__(self, size: int, width: int, generator: torch.Generator, scale: float) -> None:
         super().__init__()
         self.rows = nn.Parameter(torch.empty(size, width).normal_(0, scale, generator=generator), requires_grad=False)
-        # of this step: (ids [U], leaf [U, D] with their gradient), where all rows were touched without ids
+        # uses in this step: (ids [U], leaf [U, D] with their gradient); ids None: all rows
         self.touched: list[tuple[Tensor | None, Tensor]] = []
 
     def forward(self, bags: Bags) -> Tensor:
@@ -39,14 +48,19 @@ class Table(nn.Module):
         if not (self.training and torch.is_grad_enabled()):
             return weighted_sum(bags.ids, self.rows, bags)
         turned = bags.turned if isinstance(bags, Reused) else Turned.of(bags)
-        leaf = self.rows.new_empty(1, 1).expand(len(turned.unique), self.rows.shape[1])  # a gradient, but no memory
+        leaf = self.rows.new_empty(1, 1).expand(len(turned.unique), self.rows.shape[1])  # takes a gradient, no memory
         self.touched.append((turned.unique, leaf.requires_grad_()))
         return _BagSum.apply(leaf, self.rows, bags, turned.by_id)  # type: ignore[no-any-return, no-untyped-call]
 
-    def gather(self, ids: Tensor | None = None) -> Tensor:
-        """Return the rows of unique ids, [U, D], in training as a leaf whose gradient the optimiser will find.
+    def grow(self, count: int, generator: torch.Generator, scale: float) -> None:
+        """Append random rows."""
+        more = Table(count, self.rows.shape[1], generator, scale).rows.to(self.rows.device)
+        self.rows = nn.Parameter(torch.cat([self.rows.detach(), more]), requires_grad=False)
 
-        Without ids it is all rows, and none is copied.
+    def gather(self, ids: Tensor | None = None) -> Tensor:
+        """Return the rows of unique ids, [U, D]; in training, as a leaf whose gradient the optimiser finds.
+
+        Without ids, return all rows without copying.
         """
         rows = self.rows.detach() if ids is None else self.rows.detach().index_select(0, ids)
         if self.training and torch.is_grad_enabled():
@@ -55,9 +69,9 @@ class Table(nn.Module):
 
 
 def unique_ids(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sorted unique ids and the place of each id among them."""
-    unique, places = torch.unique(ids, return_inverse=True)
-    return unique, places
+    """Return the sorted unique ids, and for each id its position among them."""
+    unique, inverse = torch.unique(ids, return_inverse=True)
+    return unique, inverse
 
 
 def weighted_sum(ids: Tensor, rows: Tensor, bags: Bags) -> Tensor:
@@ -68,38 +82,38 @@ def weighted_sum(ids: Tensor, rows: Tensor, bags: Bags) -> Tensor:
 
 
 class Turned(NamedTuple):
-    """Bags seen from their ids: which there are, and a bag for each with the places of the bags that hold it."""
+    """Bags transposed: the ids that occur, and for each id a bag of the numbers of the bags that contain it."""
 
     unique: Tensor  # [U] sorted
     by_id: Bags  # U bags
 
     @classmethod
     def of(cls, bags: Bags) -> Turned:
-        """Turn bags round."""
-        unique, places = unique_ids(bags.ids)
-        order = places.argsort(stable=True)
+        """Transpose bags."""
+        unique, inverse = unique_ids(bags.ids)
+        order = inverse.argsort(stable=True)
         points = torch.arange(len(bags), device=order.device)
         owners = points.repeat_interleave(bags.offsets.diff(), output_size=len(order))  # [T]
-        offsets = F.pad(places.bincount(minlength=len(unique)).cumsum(0), (1, 0))  # [U + 1]
+        offsets = F.pad(inverse.bincount(minlength=len(unique)).cumsum(0), (1, 0))  # [U + 1]
         return cls(unique, Bags(owners[order], bags.weights[order], offsets))
 
 
 class Reused(Bags):
-    """Bags that are summed step after step, such as texts of labels: they are turned round once."""
+    """Bags that every step sums, such as texts of labels: they are transposed only once."""
 
     @classmethod
     def of(cls, bags: Bags) -> Reused:
-        """Return the same bags."""
+        """Return the same bags, marked for reuse."""
         return cls(bags.ids, bags.weights, bags.offsets)
 
     @cached_property
     def turned(self) -> Turned:
-        """The bags seen from their ids."""
+        """The transposed bags."""
         return Turned.of(self)
 
 
 class _BagSum(torch.autograd.Function):
-    """The weighted sum, and its gradient as one too: the bag of a row holds the points that hold the row."""
+    """The weighted sum; its gradient is a weighted sum too, over the transposed bags."""
 
     @staticmethod
     def forward(ctx: Any, leaf: Tensor, rows: Tensor, bags: Bags, by_id: Bags) -> Tensor:
@@ -114,20 +128,20 @@ class _BagSum(torch.autograd.Function):
 
 
 def sum_of_pieces(ids: Tensor, rows: Tensor, bags: Bags) -> Tensor:
-    """Return `weighted_sum` of bags that are not empty, in two goes: a GPU sums a bag one by one, however long."""
+    """Return `weighted_sum` of non-empty bags in two steps, pieces first: a GPU sums each bag sequentially."""
     pieces = (bags.offsets.diff() + PIECE - 1) // PIECE  # [B]
     ends = F.pad(pieces.cumsum(0), (1, 0))
     owners = torch.arange(len(bags), device=ids.device).repeat_interleave(pieces)  # [P]
     starts = bags.offsets[owners] + PIECE * (torch.arange(len(owners), device=ids.device) - ends[owners])
     parts = weighted_sum(ids, rows, Bags(ids, bags.weights, torch.cat([starts, bags.offsets[-1:]])))  # [P, D]
-    everything = torch.arange(len(owners), device=ids.device)
-    return F.embedding_bag(everything, parts, ends, mode="sum", include_last_offset=True)
+    all_parts = torch.arange(len(owners), device=ids.device)
+    return F.embedding_bag(all_parts, parts, ends, mode="sum", include_last_offset=True)
 
 
 def steady_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x Wᵀ + b, [B, outputs]; without gradients in float64, and rounded.
+    """Return x Wᵀ + b, [B, outputs]; without gradients, computed in float64 and rounded.
 
-    The last bits of a float32 product depend on the size of the batch, and a prediction must not.
+    The last bits of a float32 product depend on the batch size; predictions must not.
     """
     if torch.is_grad_enabled():
         return F.linear(x, weight, bias)
@@ -135,7 +149,7 @@ def steady_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
 
 
 class NormedLinear(nn.Module):
-    """A weight-normalised layer (Salimans and Kingma, 2016), as GLaS has it: one length for all neurons.
+    """A weight-normalised layer (Salimans and Kingma, 2016) as in GLaS: one length for all neurons.
 
     y = (g V / ‖V_j‖) x + b, with a trainable direction V_j for each neuron j and one trainable length g.
     """
@@ -152,27 +166,27 @@ class NormedLinear(nn.Module):
 
 
 class TextBlock(nn.Module):
-    """DECAF's text block: E(r) = σ(α) ⊙ r̂ + σ(β) ⊙ (R · ReLU(r̂)) of a sum of token vectors r̂ = E r.
+    """DECAF's text block: E(r) = σ(α) ⊙ r̂ + σ(β) ⊙ (R · ReLU(r̂)) for a sum of token vectors r̂ = E r.
 
     R starts as the identity, and is divided by its largest singular value (Miyato et al., 2018).
     """
 
-    left: Tensor  # [D] what R's largest singular vector on the left is known to be, from step to step
+    left: Tensor  # [D], estimate of R's first left singular vector, refined at each training step
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.R = nn.Parameter(torch.eye(width))
         self.alpha, self.beta = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(width))
-        self.register_buffer("left", torch.full((width,), width**-0.5))  # any direction is as good for the identity
+        self.register_buffer("left", torch.full((width,), width**-0.5))  # for the identity, any unit vector is right
 
     def forward(self, sums: Tensor, drop: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
-        """Map r̂ [B, D] to [B, D]; with a generator, a share of what the ReLU lets through is dropped."""
+        """Map r̂ [B, D] to [B, D]; with a generator, apply dropout at rate `drop` after the ReLU."""
         hidden = dropped(F.relu(sums), drop, generator)
         residual = steady_linear(hidden, torch.sigmoid(self.beta)[:, None] * self.spectral())
         return torch.addcmul(residual, torch.sigmoid(self.alpha), sums)
 
     def spectral(self) -> Tensor:
-        """Return R over its largest singular value, by a step of power iteration in training."""
+        """Return R divided by its largest singular value; training refines it by a step of power iteration."""
         with torch.no_grad():
             right = F.normalize(self.R.T @ self.left, dim=0)
             if self.training:
@@ -180,19 +194,18 @@ class TextBlock(nn.Module):
         return self.R / (self.left @ self.R @ right).clamp_min(1e-6)
 
     def reset(self) -> None:
-        """Make R the identity again, as Module III does."""
+        """Reset R to the identity, as Module III does."""
         with torch.no_grad():
             nn.init.eye_(self.R)
             self.left.fill_(len(self.left) ** -0.5)
 
 
 class ReadyBlock(nn.Module):
-    """A text block for prediction, whose products are of whole numbers, and so exact: the batch changes nothing.
+    """A text block for prediction, in products of whole numbers, which are exact: results do not depend on the batch.
 
-    R (but for its diagonal, which is large and kept apart) is rounded to whole numbers of 16 bits times a step for each
-    row, and what it is multiplied with to 23 bits. For a single point on a CPU these are parts of 8 bits, a quarter of
-    what float64 would be: most of the time that it takes is reading R.
-    (docs/decisions/014-whole-numbers.md)
+    R without its diagonal, which is large and kept apart, is rounded to whole numbers of 16 bits times a step for each
+    row, and its argument to 23 bits. A single point on a CPU uses parts of 8 bits: most of its time is spent on reading
+    R, and they take a quarter of the space of float64. (docs/decisions/014-whole-numbers.md)
     """
 
     def __init__(self, block: TextBlock) -> None:
@@ -214,13 +227,13 @@ class ReadyBlock(nn.Module):
 
     def _product(self, hidden: Tensor) -> Tensor:
         """Return the product with R but for its diagonal, [B, D]."""
-        if hidden.requires_grad:  # rounding has no slope, and explanations want that of what is rounded
+        if hidden.requires_grad:  # for explanations: rounding has no gradient, so nothing is rounded
             return (hidden.double() @ self.columns) * self.steps
         numbers, step = whole(hidden, LONG)
         return (numbers.double() @ self.columns) * (step.double() * self.steps)
 
     def _alone(self, sums: NDArray[np.floating], short: Tensor) -> NDArray[np.float64]:
-        """Return the same for a single point, [1, D]: with so few numbers NumPy is done sooner than torch."""
+        """Return the same for a single point, [1, D]: with few numbers NumPy is faster than torch."""
         own, diagonal, steps = self.own.numpy(), self.diagonal.numpy(), self.steps.numpy()
         hidden = np.maximum(sums.astype(np.float32), 0)
         step = np.maximum(hidden.max(), np.float32(1e-30)) / np.float32(LONG)
@@ -228,7 +241,7 @@ class ReadyBlock(nn.Module):
         return np.asarray(own * sums + diagonal * hidden + product * (np.float64(step) * steps))
 
 
-class Ready(nn.Module):
+class Ready(Encoder):
     """Points for prediction: x̂ = E(r) of their tokens, or r̂ where there is no block; with `unit`, of length 1."""
 
     def __init__(self, tokens: Table, block: TextBlock | None, unit: bool, relu: bool = False) -> None:
@@ -242,14 +255,14 @@ class Ready(nn.Module):
 
     def forward(self, points: Bags) -> Tensor:
         """Return x̂, [B, D]."""
-        found = self.unscaled(points)
-        return (F.normalize(found, dim=1) if self.unit else found).float()
+        vectors = self.unscaled(points)
+        return (F.normalize(vectors, dim=1) if self.unit else vectors).float()
 
     def unscaled(self, points: Bags) -> Tensor:
         """Return x̂ before it is divided by its length, [B, D], in float64."""
         sums = weighted_sum(points.ids, self.tokens.rows, points).double()
-        found = sums if self.block is None else self.block(sums)
-        return F.relu(found) if self.relu else found
+        vectors = sums if self.block is None else self.block(sums)
+        return F.relu(vectors) if self.relu else vectors
 
 
 def whole(values: Tensor, most: int) -> tuple[Tensor, Tensor]:
@@ -265,20 +278,20 @@ def in_parts(numbers: NDArray[np.floating], parts: int) -> NDArray[np.int8]:
     byte takes 128 off again.
     """
     shifted = (numbers.astype(np.int32) + HALVES) ^ HALVES
-    found = shifted.view(np.int8).reshape(*shifted.shape, 4)[..., :parts].transpose(2, 0, 1)
-    return found.reshape(-1, shifted.shape[1])
+    split = shifted.view(np.int8).reshape(*shifted.shape, 4)[..., :parts].transpose(2, 0, 1)
+    return split.reshape(-1, shifted.shape[1])
 
 
 def whole_product(numbers: NDArray[np.floating], columns: Tensor) -> NDArray[np.float64]:
     """Return the exact product of whole numbers [1, D] and others, whose two parts are [D, 2 C], [1, C]."""
     parts = torch.from_numpy(in_parts(numbers, 3))
-    found = [torch._int_mm(parts[n : n + 1], columns).numpy() for n in range(3)]  # faster than all at a time
-    return np.asarray(WORTH @ np.concatenate(found).reshape(6, -1).astype(np.float64))
+    products = [torch._int_mm(parts[n : n + 1], columns).numpy() for n in range(3)]  # faster than all at a time
+    return np.asarray(WORTH @ np.concatenate(products).reshape(6, -1).astype(np.float64))
 
 
 @cache
 def whole_products_are_sound(width: int) -> bool:
-    """Tell whether torch multiplies the largest whole numbers of such rows right here: the door is a private one."""
+    """Whether this machine multiplies the largest whole numbers of such rows correctly; torch._int_mm is private."""
     signs = torch.where(torch.arange(width) % 3 == 0, -1.0, 1.0).repeat(8, 1)
     signs[::2] = 1  # whose products are all of one sign
     fewer = torch.arange(8)[:, None] * (torch.arange(width) % 300)
@@ -292,55 +305,56 @@ def whole_products_are_sound(width: int) -> bool:
 
 
 def dropped(values: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
-    """Drop a share of numbers, to the nearest 256th, and scale up the others; without a generator, none.
+    """Apply dropout: zero a share of the values, rounded to 1/256, and scale up the others; no generator, no dropout.
 
-    A random byte decides on each: a twelfth of the time that a random float takes.
+    A random byte decides each value, which takes a twelfth of the time of a random float.
     """
-    edge = min(255, round(256 * share))  # all of them cannot go
+    edge = min(255, round(256 * share))  # never drops all
     if generator is None or edge == 0:
         return values
     draws = generator
-    if values.is_cuda:  # what is drawn on the CPU would have to travel
+    if values.is_cuda:  # drawn on the GPU, to avoid a transfer
         draws = torch.Generator(values.device).manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
     words = torch.empty((values.numel() + 7) // 8, dtype=torch.int64, device=values.device)
     bits = words.random_(-(2**63), None, generator=draws).view(torch.uint8)[: values.numel()]
     return values * (bits.view(values.shape) >= edge) * (256 / (256 - edge))
 
 
-def keep_features(bags: Bags, share: float, generator: torch.Generator) -> Bags:
-    """Keep each entry of each bag with probability `share`, GLaS Sec. 3.3: x ← x ⊙ Bernoulli(ρ)."""
-    if share >= 1:
+def drop_features(bags: Bags, dropout: float, generator: torch.Generator) -> Bags:
+    """Keep each entry of each bag with probability ρ = 1 − dropout, GLaS Sec. 3.3: x ← x ⊙ Bernoulli(ρ)."""
+    if dropout <= 0:
         return bags
-    kept = torch.rand(len(bags.ids), generator=generator, device=generator.device) < share
+    kept = torch.rand(len(bags.ids), generator=generator, device=generator.device) < 1 - dropout
     return Bags(bags.ids, bags.weights * kept.to(bags.weights.device), bags.offsets)
 
 
-def averaged(bags: Bags, share: float, generator: torch.Generator) -> Bags:
-    """Return bags whose weighted sum is an average, MNN Eq. (2), (5)-(7): w_k r_k / ‖r‖₁, r_k ~ Bernoulli(share).
+def averaged(bags: Bags, dropout: float, generator: torch.Generator) -> Bags:
+    """Return bags whose weighted sum is an average, MNN Eq. (2), (5)-(7): w_k r_k / ‖r‖₁, r_k ~ Bernoulli(1 − dropout).
 
-    A bag of which nothing is kept weighs nothing, and its average is 0.
+    If no entry of a bag is kept, its average is 0.
     """
     sizes = bags.offsets.diff()
     kept = torch.ones_like(bags.weights)
-    if share < 1:
-        kept = (torch.rand(len(bags.ids), generator=generator, device=generator.device) < share).float().to(kept.device)
+    if dropout > 0:
+        draws = torch.rand(len(bags.ids), generator=generator, device=generator.device)
+        kept = (draws < 1 - dropout).float().to(kept.device)
     owners = torch.arange(len(bags), device=kept.device).repeat_interleave(sizes, output_size=len(kept))  # [T]
     counts = kept.new_zeros(len(bags)).index_add_(0, owners, kept).clamp_min_(1)  # ‖r‖₁
     return Bags(bags.ids, bags.weights * kept / counts[owners], bags.offsets)
 
 
-class AveragingNetwork(nn.Module):
-    """MNN's averaging network, Eq. (1)-(4): a vector for each id, averaged over a bag, and for a cosine made unit."""
+class AveragingNetwork(Encoder):
+    """MNN's averaging network, Eq. (1)-(4): the average of a bag's vectors, normalised for cosines."""
 
     def __init__(self, size: int, width: int, generator: torch.Generator) -> None:
         super().__init__()
         self.table = Table(size, width, generator, scale=width**-0.5)
 
-    def forward(self, bags: Bags, share: float = 1.0, generator: torch.Generator | None = None) -> Tensor:
-        """Return unit vectors [B, D]; with `share` < 1 each entry is kept with that probability."""
-        return F.normalize(self.unscaled(bags, share, generator), dim=1)
+    def forward(self, bags: Bags, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+        """Return unit vectors [B, D]; each entry of a bag is dropped with probability `dropout`."""
+        return F.normalize(self.unscaled(bags, dropout, generator), dim=1)
 
-    def unscaled(self, bags: Bags, share: float = 1.0, generator: torch.Generator | None = None) -> Tensor:
-        """Return averages [B, D]."""
-        found: Tensor = self.table(averaged(bags, share, generator or torch.Generator()))
-        return found
+    def unscaled(self, bags: Bags, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+        """Return the averages before normalisation, [B, D]."""
+        averages: Tensor = self.table(averaged(bags, dropout, generator or torch.Generator()))
+        return averages

@@ -1,4 +1,4 @@
-"""Regularizers of label vectors, as pure functions. V: [S, D] unit vectors of a batch of labels."""
+"""Regularizers of label vectors, as pure functions. V: [S, D], unit vectors of a batch of labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 def glas(V: Tensor, U: Tensor) -> Tensor:
     """GLaS regularizer, GLaS Eq. (3): (1 / S²) ‖V Vᵀ − U‖²_F.
 
-    V: [S, D].  U: [S, S] wanted inner products, half of A Z⁻¹ + Z⁻¹ A, from the co-occurrence of the whole of train.
+    V: [S, D].  U: [S, S] target inner products, half of A Z⁻¹ + Z⁻¹ A, from the co-occurrence A of all training points.
     """
     return (V @ V.T - U).square().mean()
 
@@ -28,6 +28,6 @@ def laplacian(V: Tensor, U: Tensor) -> Tensor:
 def gravity(X: Tensor, V: Tensor) -> Tensor:
     """Gravity regularizer (Krichene et al., 2018): the mean of ⟨φ(x_i), v_j⟩² over all pairs of a batch.
 
-    X: [B, D] embedded points.  V: [S, D].
+    X: [B, D], vectors φ(x_i) of points.  V: [S, D].
     """
     return (X @ V.T).square().mean()

@@ -1,1 +1,1 @@
-"""A page about a model: how good it is, on which labels, how sure it may be, and where it errs."""
+"""A report on a model: how good it is, on which labels, how well calibrated, and where it errs."""

@@ -1,4 +1,4 @@
-"""Single documents and labels of a report: the worst, the best, and what is confused with what."""
+"""Documents and labels of a report: worst and best documents, and confused labels."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from scipy.sparse import csr_array
 
 from zipfel import metrics
 from zipfel.data.dataset import Dataset, Part
-from zipfel.explain import Reason, weights
+from zipfel.explain import Reason
 from zipfel.tagger import Tagger
 from zipfel.types import Ids, Ranking, stored
 
-LENGTH = 20  # of the ranking; what lies behind is not looked at
-JUDGED = 5  # labels by which documents, scores and coverage are judged
+LENGTH = 20  # of the evaluated ranking
+JUDGED = 5  # top labels by which documents, scores and coverage are evaluated
 DOCUMENTS, CONFUSIONS, FEATURES = 5, 15, 12  # shown
 
 
 class Label(NamedTuple):
-    """A label, its text where it has one, and how many points of train have it."""
+    """A label, its text (may be empty), and its number of training points."""
 
     name: str
     text: str
@@ -38,26 +38,26 @@ class Guess(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """A true label that is not among the first; `place` is where it came, None if behind all that were ranked."""
+    """A true label that is not in the top JUDGED; its rank is None if it is beyond LENGTH."""
 
     label: Label
-    place: int | None
+    rank: int | None
 
 
 @dataclass(frozen=True)
 class Document:
-    """A point with its text or features, what was said of it, and why the first label was."""
+    """A point with its text or features, its predictions, and the reasons for the first one."""
 
     row: int
     quality: float  # nDCG, in percent
     text: str | None
-    reasons: list[Reason]  # of the first label; without a text, features with their parts, and no places
+    reasons: list[Reason]  # for the first label; without a text: features and their weights, without positions
     guesses: list[Guess]
     missed: list[Missed]
 
 
 class Confusion(NamedTuple):
-    """A label that was predicted where another was right, and how often, of all points that have the other."""
+    """A wrongly predicted label, the right one, how often, and the number of points with the right one."""
 
     predicted: Label
     right: Label
@@ -67,7 +67,7 @@ class Confusion(NamedTuple):
 
 @dataclass(frozen=True)
 class Tagged:
-    """Points, and the ranking of labels that they got."""
+    """Points and their ranking."""
 
     dataset: Dataset
     points: Part
@@ -75,17 +75,17 @@ class Tagged:
 
     @cached_property
     def right(self) -> NDArray[np.bool_]:
-        """Which predictions are right, [N, K]."""
+        """Whether each prediction is right, [N, K]."""
         rows = np.repeat(np.arange(len(self.points)), self.ranking.k)
         return stored(self.points.Y, rows, self.ranking.ids.ravel()).reshape(self.ranking.ids.shape)
 
     @cached_property
     def counts(self) -> Ids:
-        """How many points of train each label has, [L]."""
+        """Number of training points of each label, [L]."""
         return self.dataset.label_counts
 
     def label(self, label: int) -> Label:
-        """Return a label as it is shown."""
+        """Return name, text and number of training points of a label."""
         texts = [column[label] for column in (self.dataset.label_texts or {}).values()]
         name = self.dataset.label_name(label)
         text = next((text for text in texts if text.strip() and text.strip() != name), "")
@@ -95,7 +95,7 @@ class Tagged:
 def documents(tagged: Tagged, tagger: Tagger) -> tuple[list[Document], list[Document]]:
     """Return the best and the worst documents by nDCG.
 
-    Among equals those are best that have the most labels, and worst whose first label has the highest score.
+    Ties: best are those with the most labels, worst those whose first label has the highest score.
     """
     sizes = np.diff(tagged.points.Y.indptr)
     quality = metrics.ndcg_of_points(tagged.right[:, :JUDGED], sizes)[:, -1]
@@ -104,28 +104,25 @@ def documents(tagged: Tagged, tagger: Tagger) -> tuple[list[Document], list[Docu
     best = rows[np.lexsort((doubt, -np.minimum(sizes[rows], JUDGED), -quality[rows]))]
     worst = rows[np.lexsort((doubt, quality[rows]))]
 
-    def told(rows: Ids) -> list[Document]:
-        return [_document(tagged, tagger, row, quality[row]) for row in _various(rows, tagged.ranking.ids[:, 0])]
+    def shown(rows: Ids) -> list[Document]:
+        """Return the first documents with distinct first labels: texts come in series, and one of each is enough."""
+        _, first = np.unique(tagged.ranking.ids[rows, 0], return_index=True)
+        chosen = rows[np.sort(first)][:DOCUMENTS].tolist()
+        return [_document(tagged, tagger, row, quality[row]) for row in chosen]
 
-    return told(best), told(worst)
-
-
-def _various(rows: Ids, first: Ids) -> list[int]:
-    """Return the first rows of which no two have the same first label: texts come in series, and one tells enough."""
-    _, places = np.unique(first[rows], return_index=True)
-    return [int(row) for row in rows[np.sort(places)][:DOCUMENTS]]
+    return shown(best), shown(worst)
 
 
 def _document(tagged: Tagged, tagger: Tagger, row: int, quality: float) -> Document:
     points, ids = tagged.points, tagged.ranking.ids[row].tolist()
     true = set(points.Y[[row]].indices.tolist())
-    said = zip(ids[:JUDGED], tagged.ranking.scores[row].tolist(), strict=False)
-    guesses = [Guess(tagged.label(label), score, label in true) for label, score in said if label >= 0]
-    places = {label: place for place, label in enumerate(ids, start=1)}
-    missed = [Missed(tagged.label(label), places.get(label)) for label in sorted(true - set(ids[:JUDGED]))]
-    missed.sort(key=lambda miss: miss.place or LENGTH + 1)
+    pairs = zip(ids[:JUDGED], tagged.ranking.scores[row].tolist(), strict=False)
+    guesses = [Guess(tagged.label(label), score, label in true) for label, score in pairs if label >= 0]
+    ranks = {label: rank for rank, label in enumerate(ids, start=1)}
+    missed = [Missed(tagged.label(label), ranks.get(label)) for label in sorted(true - set(ids[:JUDGED]))]
+    missed.sort(key=lambda miss: miss.rank or LENGTH + 1)
     text = None if points.texts is None else "\n".join(column[row] for column in points.texts.values())
-    if ids[0] < 0:  # nothing could be said
+    if ids[0] < 0:  # nothing was predicted
         reasons = []
     elif tagger.features_ is not None and text is not None:
         reasons = tagger.explain(text, tagger.classes_[ids[0]])
@@ -135,17 +132,17 @@ def _document(tagged: Tagged, tagger: Tagger, row: int, quality: float) -> Docum
 
 
 def _features(tagger: Tagger, X: csr_array, label: int, dataset: Dataset) -> list[Reason]:
-    """Return the features of a point [1, F] that count most for a label."""
-    parts = zip(X.indices.tolist(), weights(tagger.learner_, X, label).tolist(), strict=True)
+    """Return the features of a point [1, F] with the largest weights for a label."""
+    parts = zip(X.indices.tolist(), tagger.predictor_.explained(X, label).tolist(), strict=True)
     names = dataset.feature_names
-    found = [Reason(str(feature) if names is None else names[feature], part, []) for feature, part in parts]
-    return sorted(found, key=lambda reason: -abs(reason.weight))[:FEATURES]
+    reasons = [Reason(str(feature) if names is None else names[feature], part, []) for feature, part in parts]
+    return sorted(reasons, key=lambda reason: -abs(reason.weight))[:FEATURES]
 
 
 def confusions(tagged: Tagged) -> list[Confusion]:
-    """Return which labels most often stand where others should.
+    """Return the labels that are most often predicted instead of others.
 
-    Of a point with n labels the first n predictions are looked at: each wrong one there, with each label that is not.
+    Of a point with n labels, the top n predictions count: each wrong one is paired with each label missing there.
     """
     truth, ranking = tagged.points.Y, tagged.ranking
     looked = np.arange(ranking.k) < np.diff(truth.indptr)[:, None]
@@ -160,5 +157,4 @@ def confusions(tagged: Tagged) -> list[Confusion]:
 
 
 def _pairs(ids: Ids, chosen: NDArray[np.bool_], shape: tuple[int, int]) -> csr_array:
-    rows, places = np.nonzero(chosen)
-    return csr_array((np.ones(len(rows), dtype=np.float32), (rows, ids[rows, places])), shape=shape)
+    return csr_array((np.ones(chosen.sum(), dtype=np.float32), (np.nonzero(chosen)[0], ids[chosen])), shape=shape)

@@ -1,4 +1,4 @@
-"""What a report tells: figures, curves, documents and confusions, all from one ranking of a part's points."""
+"""Content of a report: metrics, curves, documents and confusions, all from one ranking of a part's points."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from zipfel import metrics
 from zipfel.data.dataset import Dataset, Part
 from zipfel.errors import DataError
 from zipfel.evaluate import Report, evaluate
+from zipfel.index.exact import SPARE
 from zipfel.models.base import Learner
-from zipfel.models.neighbours import Vote
 from zipfel.report.documents import JUDGED, LENGTH, Confusion, Document, Tagged, confusions, documents
 from zipfel.tagger import Tagger
+from zipfel.tagging import Request
 from zipfel.types import Ids, Ranking
 
-BATCH = 512  # points between two signs of progress
-SEARCHED = 1000  # points whose shortlists are looked at
+BATCH = 512  # points between two progress reports
+SEARCHED = 1000  # points whose shortlists are evaluated
 
 Floats = NDArray[np.float64]
-Tell = Callable[[int, int], None]  # points done, of all
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """Predictions by their score: what they said, how often they were right, and how many there are, by bin."""
+    """Reliability diagram: mean score, share of right predictions, and number of predictions, per bin."""
 
     said: Floats
     right: Floats
@@ -36,27 +36,27 @@ class Reliability:
 
     @property
     def error(self) -> float:
-        """The mean distance of what was said to what was right, over predictions, in percent."""
+        """The expected calibration error: mean distance of score and share of right, over predictions, in percent."""
         return 100 * float(np.abs(self.said - self.right) @ self.counts / max(1, int(self.counts.sum())))
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """Share of the true labels among the first 1, 2, ... candidates, and how many of them the model looks at."""
+    """Recall of the true labels among the top 1, 2, ... candidates, and how many candidates the model scores."""
 
     recall: Floats
-    width: int | None  # None: as many as labels are asked for, from all
-    of_points: bool  # candidates are points of train, whose labels count
+    width: int | None  # None: it depends on k, and all labels are searched
+    of_points: bool  # whether candidates are training points, whose labels count
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All that a page shows."""
+    """Content of the page."""
 
     part: str
     report: Report
     curves: Mapping[str, Floats]  # P, R and coverage for k = 1, 2, ..., in percent
-    covered: Floats  # of the labels of each frequency bin that occur, the share that is found, in percent
+    covered: Floats  # share of the occurring labels that are found, per frequency bin, in percent
     reliability: Reliability
     shortlist: Shortlist
     best: list[Document]
@@ -64,12 +64,14 @@ class Findings:
     confusions: list[Confusion]
 
 
-def findings(tagger: Tagger, dataset: Dataset, part: str = "test", tell: Tell = lambda done, all: None) -> Findings:
-    """Rank the points of a part, and judge what came out."""
+def findings(
+    tagger: Tagger, dataset: Dataset, part: str = "test", on_progress: Callable[[int], None] = lambda points: None
+) -> Findings:
+    """Rank the points of a part and evaluate the ranking.  on_progress: called with the number of ranked points."""
     points = dataset.parts.get(part)
     if points is None or len(points) == 0:
         raise DataError(f"{dataset.name or 'the data set'} has no points in {part}")
-    ranking = _ranking(tagger, points, tell)
+    ranking = _ranking(tagger, points, on_progress)
     tagged = Tagged(dataset, points, ranking)
     right, ks, some = tagged.right[:, :JUDGED], range(1, ranking.k + 1), np.arange(min(SEARCHED, len(points)))
     measured = metrics.measure(ranking, points.Y, ks=ks)
@@ -80,7 +82,7 @@ def findings(tagger: Tagger, dataset: Dataset, part: str = "test", tell: Tell = 
         curves={name: np.array([measured[f"{name}@{k}"] for k in ks]) for name in ("P", "R", "coverage")},
         covered=covered(ranking.ids[:, :JUDGED][right], points.Y, tagged.counts),
         reliability=reliability(ranking.scores[:, :JUDGED], right),
-        shortlist=shortlist(tagger.learner_.first, _rows(tagger, points.take(some)), points.Y),
+        shortlist=shortlist(tagger.predictor_.first, _rows(tagger, points.take(some)), points.Y),
         best=best,
         worst=worst,
         confusions=confusions(tagged),
@@ -91,69 +93,55 @@ def _rows(tagger: Tagger, points: Part) -> csr_array:
     return points.X if tagger.features_ is None else tagger.features_.transform(points.texts or {})
 
 
-def _ranking(tagger: Tagger, points: Part, tell: Tell) -> Ranking:
+def _ranking(tagger: Tagger, points: Part, on_progress: Callable[[int], None]) -> Ranking:
     parts = []
     for start in range(0, len(points), BATCH):
-        tell(start, len(points))
         some = points.take(np.arange(start, min(start + BATCH, len(points))))
-        parts.append(tagger.rank(some.X if tagger.features_ is None else some.texts, LENGTH, some.filtered))
-    tell(len(points), len(points))
-    whole = Ranking(np.concatenate([part.ids for part in parts]), np.concatenate([part.scores for part in parts]))
-    return tagger.calibrated(whole)
+        request = Request(some.X if tagger.features_ is None else some.texts, LENGTH, filtered=some.filtered)
+        parts.append(tagger.tag([request])[0].ranking)
+        on_progress(start + len(some))
+    return Ranking(np.concatenate([part.ids for part in parts]), np.concatenate([part.scores for part in parts]))
 
 
 def reliability(scores: NDArray[np.float32], right: NDArray[np.bool_], bins: int = 10) -> Reliability:
-    """Sort predictions [N, K] into bins of equal width by their scores in [0, 1]; an empty bin has said and right 0."""
+    """Bin predictions [N, K] by score in [0, 1], in bins of equal width; `said` and `right` of an empty bin are 0."""
     known = np.isfinite(scores)
     said, hits = scores[known].astype(np.float64), right[known]
-    places = np.minimum((said * bins).astype(np.int64), bins - 1)
-    counts = np.bincount(places, minlength=bins)
-    means = [np.bincount(places, values, bins) / np.maximum(counts, 1) for values in (said, hits)]
+    owner = np.minimum((said * bins).astype(np.int64), bins - 1)
+    counts = np.bincount(owner, minlength=bins)
+    means = [np.bincount(owner, values, bins) / np.maximum(counts, 1) for values in (said, hits)]
     return Reliability(means[0], means[1], counts)
 
 
 def shortlist(learner: Learner, X: csr_array, truth: csr_array, widest: int = 100) -> Shortlist:
-    """Look for the true labels of points [n, F] among the candidates of a model's index, nearest first."""
+    """Measure the recall of true labels of points [n, F] among the candidates of a model's index, nearest first."""
     classifier, queries = learner.classifier, learner.encode(X)
-    of_points, truth = isinstance(classifier, Vote), truth[: X.shape[0]]
-    width = _width(learner)
-    found = learner.index.search(queries, min(max(widest, 2 * (width or 0)), len(learner.index)))
-    order = found.scores.sort(dim=1, descending=True, stable=True).indices
-    ids = found.ids.gather(1, order).cpu().numpy()  # [n, W]
-    rows, places = np.nonzero(ids >= 0)
-    labels = ids[rows, places]
-    if isinstance(classifier, Vote):
-        Y = classifier.memory.Y
-        sizes = np.diff(Y.indptr)[labels]
-        rows, places, labels = np.repeat(rows, sizes), np.repeat(places, sizes), Y[labels].indices
-    first = _first_places(rows * truth.shape[1] + labels, places, truth)
-    hits = np.bincount(first[first >= 0], minlength=ids.shape[1]).cumsum()
-    return Shortlist(hits / max(1, len(first)), width, of_points)
+    votes, truth, width = classifier.point_labels, truth[: X.shape[0]], _width(learner)
+    candidates = learner.index.search(queries, min(max(widest, 2 * (width or 0)), len(learner.index)))
+    order = candidates.scores.sort(dim=1, descending=True, stable=True).indices
+    ids = candidates.ids.gather(1, order).cpu().numpy()  # [n, W]
+    rows, ranks = np.nonzero(ids >= 0)  # ranks ascend within a row
+    labels = ids[rows, ranks]
+    if votes is not None:
+        sizes = np.diff(votes.indptr)[labels]
+        rows, ranks, labels = np.repeat(rows, sizes), np.repeat(ranks, sizes), votes[labels].indices
+    wanted = np.repeat(np.arange(truth.shape[0]), np.diff(truth.indptr)) * truth.shape[1] + truth.indices
+    pairs, first = np.unique(rows * truth.shape[1] + labels, return_index=True)
+    ranks = ranks[first[np.isin(pairs, wanted)]]  # of the true labels
+    return Shortlist(np.bincount(ranks, minlength=ids.shape[1]).cumsum() / max(1, truth.nnz), width, votes is not None)
 
 
 def _width(learner: Learner) -> int | None:
-    """Return how many candidates a model looks at, where that does not depend on how many labels are asked for."""
+    """Return how many candidates a model scores; None if that depends on k."""
     classifier = learner.classifier
-    if isinstance(classifier, Vote):
-        return min(classifier.neighbours, len(learner.index))
-    return min(classifier.width(1), len(learner.index)) if classifier.width(1) == classifier.width(2) else None
+    if classifier.width(1) != classifier.width(2):
+        return None
+    voters = classifier.width(1) - (0 if classifier.point_labels is None else SPARE)  # spare points do not vote
+    return min(voters, len(learner.index))
 
 
-def _first_places(keys: Ids, places: Ids, truth: csr_array) -> Ids:
-    """Return the first place of each true pair among (row, label) keys, [nnz]; -1 where it is none of them."""
-    order = np.lexsort((places, keys))
-    unique, starts = np.unique(keys[order], return_index=True)
-    wanted = np.repeat(np.arange(truth.shape[0]), np.diff(truth.indptr)) * truth.shape[1] + truth.indices
-    if len(unique) == 0:
-        return np.full(len(wanted), -1)
-    at = np.minimum(np.searchsorted(unique, wanted), len(unique) - 1)
-    return np.where(unique[at] == wanted, places[order][starts[at]], -1)
-
-
-def covered(found: Ids, truth: csr_array, counts: Ids) -> Floats:
-    """Return of the labels that occur in truth the share that is found, by frequency bin, in percent."""
+def covered(predicted: Ids, truth: csr_array, counts: Ids) -> Floats:
+    """Return the share of the labels in `truth` that are predicted correctly, per frequency bin, in percent."""
     owner = metrics.frequency_bins(counts)
-    occurring, there = np.unique(truth.indices), np.unique(found)
-    bins = int(owner.max(initial=0)) + 1
-    shares = [np.bincount(owner[labels], minlength=max(5, bins)) for labels in (there, occurring)]
-    return np.asarray(100 * shares[0] / np.maximum(shares[1], 1))
+    right, occurring = (np.bincount(owner[np.unique(labels)], minlength=5) for labels in (predicted, truth.indices))
+    return np.asarray(100 * right / np.maximum(occurring, 1))

@@ -1,9 +1,9 @@
-"""The page: one HTML file without scripts or anything from elsewhere, for the screen and for paper."""
+"""The report as one self-contained HTML file without scripts, for screen and print."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from itertools import groupby
 from typing import Any
@@ -11,30 +11,32 @@ from typing import Any
 import numpy as np
 
 from zipfel.data.dataset import Dataset
+from zipfel.data.formats.files import shortened
+from zipfel.evaluate import metric_rows
 from zipfel.explain import Reason
+from zipfel.models.base import settings_of
 from zipfel.report import plots
 from zipfel.report.documents import JUDGED, LENGTH, Confusion, Document, Label
 from zipfel.report.findings import Findings
 from zipfel.report.style import CSS
-from zipfel.tagger import model_presets
 
 LONGEST = 700  # characters of a text that are shown
 HEADLINE = ("P@1", "P@5", "nDCG@5", "PSP@5", "coverage@5")
 
 
-def page(found: Findings, dataset: Dataset, about: Mapping[str, Any]) -> str:
-    """Return the page for what was found of a model; `about` is its `model.json`."""
+def page(findings: Findings, dataset: Dataset, about: Mapping[str, Any]) -> str:
+    """Return the page.  about: content of the model's `model.json`."""
     name = dataset.name or "data"
     title = f"{about['model']} on {name}"
     body = [
-        _head(found, dataset, about),
-        _section("Figures", _figures(found)),
-        _section("Rare and frequent labels", _frequencies(found)),
-        _section("How sure it may be", _certainty(found)),
-        _section("Worst documents", _documents(found.worst, "Lowest nDCG@5, among equals the surest errors first.")),
-        _section("Best documents", _documents(found.best, "Highest nDCG@5, among equals those with the most labels.")),
-        _section("Most confused labels", _confusions(found.confusions)),
-        _section("Settings", _settings(found, dataset, about)),
+        _head(findings, dataset, about),
+        _section("Metrics", _metrics(findings)),
+        _section("Rare and frequent labels", _frequencies(findings)),
+        _section("Calibration and shortlist", _calibration(findings)),
+        _section("Worst documents", _documents(findings.worst, "Lowest nDCG@5; ties: most confident errors first.")),
+        _section("Best documents", _documents(findings.best, "Highest nDCG@5; ties: most labels first.")),
+        _section("Most confused labels", _confusions(findings.confusions)),
+        _section("Settings", _settings(dataset, about)),
     ]
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
@@ -47,12 +49,12 @@ def _section(title: str, content: str) -> str:
     return f'<section class="{title.split()[0].lower()}">\n<h2>{title}</h2>\n{content}\n</section>'
 
 
-def _head(found: Findings, dataset: Dataset, about: Mapping[str, Any]) -> str:
-    sizes = f"{found.report.points:,} {found.part} points, {found.report.labels:,} labels"
+def _head(findings: Findings, dataset: Dataset, about: Mapping[str, Any]) -> str:
+    sizes = f"{findings.report.points:,} {findings.part} points, {findings.report.labels:,} labels"
     figures = "".join(
-        f"<div><dd>{found.report.values[name]:.1f}</dd><dt>{name}</dt></div>"
+        f"<div><dd>{findings.report.values[name]:.1f}</dd><dt>{name}</dt></div>"
         for name in HEADLINE
-        if name in found.report.values
+        if name in findings.report.values
     )
     return (
         f"<header>\n<h1>{escape(about['model'])} <span>on</span> {escape(dataset.name or 'data')}</h1>\n"
@@ -61,75 +63,65 @@ def _head(found: Findings, dataset: Dataset, about: Mapping[str, Any]) -> str:
 
 
 def _made(about: Mapping[str, Any]) -> str:
-    """Return the preset, and the settings that differ from it."""
-    preset = about["tagger"]["preset"]
-    usual = dataclasses.asdict(model_presets(about["model"])[preset])
+    """Return the preset and the settings that differ from it."""
+    preset = about["chosen"]["preset"]
+    usual = dataclasses.asdict(settings_of(about["model"], preset))
     changed = [f"{name} {_value(value)}" for name, value in about["settings"].items() if value != usual.get(name)]
     return f"preset {preset}" + (f" with {', '.join(changed)}" if changed else "")
 
 
-def _figures(found: Findings) -> str:
-    report = found.report
+def _metrics(findings: Findings) -> str:
+    report = findings.report
     ks = sorted({int(name.partition("@")[2]) for name in report.values})
-
-    def rows(values: Mapping[str, float]) -> list[list[str]]:
-        names = dict.fromkeys(name.partition("@")[0] for name in values)
-        return [[name, *(f"{values[f'{name}@{k}']:.2f}" for k in ks)] for name in names]
-
     heads = ["", *(f"@{k}" for k in ks)]
-    tables = _table(heads, [*rows(report.values), *rows(report.macro)], "In percent")
+    tables = _table(heads, [*metric_rows(report.values, ks), *metric_rows(report.macro, ks)], "In percent")
     if report.only_tail:
-        caption = f"{report.only_tail_points:,} points that have only tail labels"
-        tables += _table(heads, rows(report.only_tail), caption)
+        caption = f"{report.only_tail_points:,} points with tail labels only"
+        tables += _table(heads, metric_rows(report.only_tail, ks), caption)
     note = (
-        f"PSP, PSnDCG and PSR weigh rare labels up (A {report.propensity.A:g}, B {report.propensity.B:g}); macro "
-        "figures are means over labels; coverage is the share of labels found at least once."
+        f"PSP, PSnDCG and PSR give rare labels more weight (A {report.propensity.A:g}, B {report.propensity.B:g}); "
+        "macro metrics are means over labels; coverage is the share of labels predicted correctly at least once."
     )
-    return f'<div class="columns">{tables}</div>\n<p class="note">{note}</p>\n' + _figure(
-        plots.curves(found), f"Precision, recall and coverage of the first 1 to {len(found.curves['P'])} predictions."
-    )
+    caption = f"Precision, recall and coverage of the top 1 to {len(findings.curves['P'])} predictions."
+    figure = _figure(caption, plots.curves, findings)
+    return f'<div class="columns">{tables}</div>\n<p class="note">{note}</p>\n{figure}'
 
 
-def _frequencies(found: Findings) -> str:
-    bins = found.report.bins
+def _frequencies(findings: Findings) -> str:
+    bins = findings.report.bins
     rows = [
         [name, f"{piece.labels:,}", f"{piece.occurrences:,}", f"{piece.contribution:.2f}", f"{share:.1f}"]
-        for name, piece, share in zip(plots.bin_names(bins), bins, found.covered, strict=True)
+        for name, piece, share in zip(plots.bin_names(bins), bins, findings.covered, strict=True)
     ]
-    table = _table(["training points a label has", "labels", "occurrences", "part of P@5", "labels found, %"], rows)
-    return (
-        '<div class="pair">'
-        + _figure(plots.contributions(bins), "What labels of each frequency contribute to P@5: the bars add up to it.")
-        + _figure(plots.covered(found.covered, bins), "Coverage: of the labels that occur, those found in a top 5.")
-        + f"</div>\n{table}\n"
-        + '<p class="note">Bins hold about equally many training occurrences, the rarest labels first.</p>'
-    )
+    table = _table(["training points per label", "labels", "occurrences", "contribution to P@5", "coverage, %"], rows)
+    contribution = "Contribution to P@5 by label frequency; the bars add up to P@5."
+    coverage = "Coverage: share of the occurring labels that are right in some top 5."
+    note = "Each bin has about the same number of training occurrences; rarest labels first."
+    left = _figure(contribution, plots.contributions, bins)
+    right = _figure(coverage, plots.covered, findings.covered, bins)
+    return f'<div class="pair">{left}{right}</div>\n{table}\n<p class="note">{note}</p>'
 
 
-def _certainty(found: Findings) -> str:
-    error = f"Mean distance from the diagonal, over the first {JUDGED} predictions: {found.reliability.error:.1f} %."
-    return (
-        '<div class="pair">'
-        + _figure(
-            plots.reliability(found.reliability), f"Reliability: on the diagonal a score is a probability. {error}"
-        )
-        + _figure(plots.shortlist(found.shortlist), _shortlist_caption(found))
-        + "</div>"
-    )
+def _calibration(findings: Findings) -> str:
+    error = f"Mean distance from the diagonal, over the top {JUDGED} predictions: {findings.reliability.error:.1f} %."
+    caption = f"Reliability: on the diagonal, a score is a probability. {error}"
+    left = _figure(caption, plots.reliability, findings.reliability)
+    right = _figure(_shortlist_caption(findings), plots.shortlist, findings.shortlist)
+    return f'<div class="pair">{left}{right}</div>'
 
 
-def _shortlist_caption(found: Findings) -> str:
-    if found.shortlist.of_points:
-        return "Recall of the shortlist: true labels that the nearest points have; the line is how many points vote."
-    if found.shortlist.width is None:
-        return "Recall against the number of candidates. The model looks at all labels: it has no shortlist."
-    return "Recall of the shortlist against its width; the line is what the model looks at to rank."
+def _shortlist_caption(findings: Findings) -> str:
+    if findings.shortlist.of_points:
+        return "Recall of the shortlist: true labels among those of the nearest points. Dashed: how many points vote."
+    if findings.shortlist.width is None:
+        return "Recall by number of candidates. The model scores all labels: it has no shortlist."
+    return "Recall of the shortlist by its length. Dashed: the length that the model uses."
 
 
 def _documents(documents: Sequence[Document], note: str) -> str:
     note += (
-        " What is marked speaks for the first prediction, or against it in red; of each first label one document. "
-        "Small figures are training points."
+        " Green words support the first prediction, red ones count against it. One document per first label. "
+        "Small numbers: training points of the label."
     )
     return f'<p class="note">{note}</p>\n' + "\n".join(map(_document, documents))
 
@@ -140,11 +132,11 @@ def _document(document: Document) -> str:
         for guess in document.guesses
     )
     missed = "".join(
-        f"<li><b>{f'place {miss.place}' if miss.place else f'beyond {LENGTH}'}</b>{_label(miss.label)}</li>"
+        f"<li><b>{f'rank {miss.rank}' if miss.rank else f'beyond {LENGTH}'}</b>{_label(miss.label)}</li>"
         for miss in document.missed[:8]
     )
     more = f"<li>and {len(document.missed) - 8} more</li>" if len(document.missed) > 8 else ""
-    missed = f'<div><h4>not among them</h4><ul class="missed">{missed}{more}</ul></div>' if missed else ""
+    missed = f'<div><h4>missed</h4><ul class="missed">{missed}{more}</ul></div>' if missed else ""
     return (
         f"<article>\n<h3>Point {document.row:,} <span>nDCG@5 {document.quality:.0f}</span></h3>\n{_content(document)}\n"
         f'<div class="said"><div><h4>predicted</h4><ul>{guesses}</ul></div>{missed}</div>\n</article>'
@@ -156,36 +148,31 @@ def _bar(score: float) -> str:
 
 
 def _label(label: Label) -> str:
-    text = label.text if len(label.text) <= 80 else label.text[:79] + "…"
-    text = f" <em>{escape(text)}</em>" if text else ""
+    text = f" <em>{escape(shortened(label.text, 80))}</em>" if label.text else ""
     return f"<span>{escape(label.name)}{text}&nbsp;<small>{label.points:,}</small></span>"
 
 
 def _content(document: Document) -> str:
-    """Return the text with the words marked that speak for or against the first prediction; or its features."""
+    """Return the text, with marks on words for and against the first prediction; without a text, the features."""
     if document.text is not None and any(reason.places for reason in document.reasons):
         return f"<blockquote>{marked(document.text, document.reasons)}</blockquote>"
     if document.text is not None:
-        return f"<blockquote>{escape(_cut(document.text)) or 'an empty text'}</blockquote>"
+        return f"<blockquote>{escape(shortened(document.text, LONGEST)) or '(empty text)'}</blockquote>"
     if not document.reasons:
-        return '<p class="features">No text, and no features.</p>'
+        return '<p class="features">No text and no features.</p>'
     most = max(abs(reason.weight) for reason in document.reasons) or 1
-    shown = " ".join(_mark(reason.term, reason.weight / most) for reason in document.reasons)
-    return f'<p class="features">No text; features that count most: {shown}</p>'
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    marks = " ".join(_mark(reason.term, reason.weight / most) for reason in document.reasons)
+    return f'<p class="features">No text; features with the largest weights: {marks}</p>'
 
 
 def marked(text: str, reasons: Iterable[Reason]) -> str:
-    """Return the beginning of a text as HTML, each word marked by its weight against the largest."""
-    weights, shown = np.zeros(len(text)), _cut(text)
+    """Return the beginning of a text as HTML; marks show each word's weight relative to the largest."""
+    weights, beginning = np.zeros(len(text)), shortened(text, LONGEST)
     for reason in reasons:
         for start, end in reason.places:
             weights[start:end] += reason.weight
     weights /= np.abs(weights).max(initial=0) or 1
-    pieces = groupby(zip(shown, weights.round(1).tolist(), strict=False), key=lambda pair: pair[1])
+    pieces = groupby(zip(beginning, weights.round(1).tolist(), strict=False), key=lambda pair: pair[1])
     return "".join(_mark("".join(character for character, _ in piece), weight) for weight, piece in pieces)
 
 
@@ -197,36 +184,36 @@ def _mark(text: str, weight: float) -> str:
 
 def _confusions(confusions: Sequence[Confusion]) -> str:
     if not confusions:
-        return "<p>None: no wrong label stands where a right one should.</p>"
+        return "<p>None: no wrong label was predicted instead of a right one.</p>"
     rows = [[_label(c.predicted), _label(c.right), f"{c.times:,}", f"{100 * c.times / c.of:.0f} %"] for c in confusions]
     note = (
-        "Of a point with n labels the first n predictions are looked at: each wrong one, with each label that is not "
-        "there. The last column is the share of the points that have the right label."
+        "Of a point with n labels, the top n predictions count: each wrong one is paired with each missing label. "
+        "Last column: share of the points with the right label."
     )
-    table = _table(["predicted", "where this was right", "times", "of its points"], rows, html=True)
+    table = _table(["predicted", "instead of", "times", "of its points"], rows, html=True)
     return f'<p class="note">{note}</p>\n{table}'
 
 
-def _settings(found: Findings, dataset: Dataset, about: Mapping[str, Any]) -> str:
+def _settings(dataset: Dataset, about: Mapping[str, Any]) -> str:
     sizes = [[name, f"{len(part):,}", f"{part.Y.nnz / max(len(part), 1):.1f}"] for name, part in dataset.parts.items()]
     seen = dataset.label_counts
     training = about["training"]
     facts = [
         ["model", about["model"]],
-        ["preset", about["tagger"]["preset"]],
+        ["preset", about["chosen"]["preset"]],
         ["seed", str(about["tagger"]["seed"])],
         ["features", f"{about['sizes']['features']:,}"],
         ["labels", f"{about['sizes']['labels']:,}"],
-        ["labels without a training point", f"{int((seen == 0).sum()):,}"],
+        ["labels without training points", f"{int((seen == 0).sum()):,}"],
         *([["best epoch", str(training["best_epoch"] + 1)]] if training["best_epoch"] >= 0 else []),
-        ["stopped early by hand", "yes"] if training["interrupted"] else ["finished", "yes"],
+        ["interrupted by the user", "yes"] if training["interrupted"] else ["finished", "yes"],
         ["zipfel", about["zipfel"]],
         *([name, value] for name, value in about["versions"].items()),
         ["checksum", about["sha256"][:16]],
     ]
     text = about["tagger"]["text"] or {}
     tables = [
-        _table(["part", "points", "labels a point"], sizes, dataset.name or "data"),
+        _table(["part", "points", "labels per point"], sizes, dataset.name or "data"),
         _table(["", ""], facts, "Run"),
         _table(["", ""], [[key, _value(value)] for key, value in about["settings"].items()], "Model"),
         _table(["", ""], [[key, _value(value)] for key, value in text.items()], "Text") if text else "",
@@ -240,12 +227,12 @@ def _value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _figure(svg: str, caption: str) -> str:
-    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
+def _figure(caption: str, draw: Callable[..., None], *values: Any) -> str:
+    return f"<figure>{plots.inline_svg(draw, *values)}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "", html: bool = False) -> str:
-    """Return a table; what its cells hold is text, unless it is said to be HTML."""
+    """Return an HTML table.  html: the cells are HTML already, else text to escape."""
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
     head = f"<thead><tr>{head}</tr></thead>" if any(heads) else ""
     body = "".join(

@@ -1,4 +1,4 @@
-"""How the page looks, on the screen and printed."""
+"""Style sheet of the report, for screen and print."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ figure { margin: 1rem 0; }
 .settings .columns { display: block; columns: 18rem 2; column-gap: 3rem; }
 .settings table { margin-bottom: 1.6rem; break-inside: avoid; }
 figure svg { display: block; width: 100%; max-width: 30rem; height: auto; font-family: inherit; }
-.figures figure svg { margin: 0 auto; }
-.figures figcaption { text-align: center; }
+.metrics figure svg { margin: 0 auto; }
+.metrics figcaption { text-align: center; }
 figcaption { margin-top: .4rem; color: var(--soft); font-size: .8rem; }
 table { width: 100%; border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 caption { padding-bottom: .3rem; text-align: left; font-weight: 600; }
@@ -79,7 +79,7 @@ small { color: var(--soft); font-size: .8em; }
   h2 { margin-top: 2.2rem; break-after: avoid; }
   h3, h4, caption, .note { break-after: avoid; }
   figure, article, tr, .headline, .note, .pair { break-inside: avoid; }
-  .figures table { break-inside: avoid; }
+  .metrics table { break-inside: avoid; }
   thead { display: table-header-group; }
   p, blockquote { orphans: 3; widows: 3; }
   .columns, .said { grid-template-columns: 1fr 1fr; }

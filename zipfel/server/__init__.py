@@ -1,1 +1,1 @@
-"""The service: models behind HTTP, in one process or several that share one mapped copy."""
+"""The HTTP service: one or several processes that share one memory-mapped copy of the models."""

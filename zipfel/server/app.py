@@ -1,4 +1,4 @@
-"""The routes."""
+"""The routes of the service."""
 
 from __future__ import annotations
 
@@ -11,105 +11,106 @@ from starlette.responses import PlainTextResponse, Response
 
 from zipfel import __version__
 from zipfel.server import files, schema
-from zipfel.server.answers import answer, error
-from zipfel.server.docs import completed, shown
-from zipfel.server.problem import Problem
+from zipfel.server.answers import FAILURE, NOT_FOUND, Problem, error_response, json_response
+from zipfel.server.docs import html_page, with_bodies
 from zipfel.server.service import Service
 
-Model = Annotated[str | None, Query(max_length=200, description="One of /models; else the first of them.")]
-LIMIT = 100  # labels that a search finds at most
+Model = Annotated[str | None, Query(max_length=200, description="Id of a model, see /models; default: the first.")]
+LIMIT = 100  # maximum number of labels that a search returns
 
 
 def built(service: Service) -> FastAPI:
-    """Return the application."""
+    """Return the application with all routes and error handlers."""
     app = FastAPI(
         title="zipfel", version=__version__, description="Tags texts with labels.", docs_url=None, redoc_url=None,
-        responses=refusals(400, 401, 405, 500), separate_input_output_schemas=False,
+        responses=errors(400, 401, 405, 500), separate_input_output_schemas=False,
         redirect_slashes=False,
     )  # fmt: skip
     add_models(app, service)
     add_labels(app, service)
     add_state(app, service)
     add_pages(app)
-    app.add_exception_handler(Problem, told)
-    app.add_exception_handler(HTTPException, told_by_library)
-    app.add_exception_handler(RequestValidationError, told_by_checks)
-    app.add_exception_handler(Exception, told_of_failure)
-    app.openapi = completed(app.openapi)  # type: ignore[method-assign]
+    app.add_exception_handler(Problem, on_problem)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(RequestValidationError, on_invalid_parameter)
+    app.add_exception_handler(Exception, on_failure)
+    app.openapi = with_bodies(app.openapi)  # type: ignore[method-assign]
     return app
 
 
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return what the document says of answers that are errors."""
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI entries of error responses."""
     return {status: {"model": schema.Error} for status in statuses}
 
 
 def add_models(app: FastAPI, service: Service) -> None:
-    """Add what asks a model."""
+    """Add the routes that use a model."""
 
-    @app.post("/tag", responses={200: {"model": schema.TagAnswer}, **refusals(404, 408, 413, 429)})
+    @app.post("/tag", responses={200: {"model": schema.TagAnswer}, **errors(404, 408, 413, 429)})
     async def tag(request: Request) -> Response:
-        """Tag texts; requests that arrive together are tagged together."""
+        """Tag texts. Requests that arrive together are tagged in one batch."""
         async with service.bodies.of(request) as body:
-            asked = schema.parsed(schema.TagRequest, body)
-            request.scope["passage"].texts = len(asked.texts)
-            return answer(await service.tag(asked))
+            tag_request = schema.parsed(schema.TagRequest, body)
+            request.scope["passage"].texts = len(tag_request.texts)
+            return json_response(await service.tag(tag_request))
 
-    @app.post("/explain", responses={200: {"model": schema.ExplainAnswer}, **refusals(404, 408, 413, 429)})
+    @app.post("/explain", responses={200: {"model": schema.ExplainAnswer}, **errors(404, 408, 413, 429)})
     async def explain(request: Request) -> Response:
-        """Tell which terms of a text speak for a label, and which against it."""
+        """Explain a label: the terms of the text that support it, and those that count against it."""
         async with service.bodies.of(request) as body:
-            asked = schema.parsed(schema.ExplainRequest, body)
+            explain_request = schema.parsed(schema.ExplainRequest, body)
             request.scope["passage"].texts = 1
-            return answer(await service.explain(asked))
+            return json_response(await service.explain(explain_request))
 
     @app.get("/models", responses={200: {"model": schema.Models}})
     async def models() -> Response:
         """List the models; the first is the default."""
-        return answer(service.models())
+        return json_response(service.models())
 
 
 def add_labels(app: FastAPI, service: Service) -> None:
-    """Add what tells of labels."""
+    """Add the routes on labels."""
 
-    @app.get("/labels", responses={200: {"model": schema.LabelsAnswer}, **refusals(404, 429)})
+    @app.get("/labels", responses={200: {"model": schema.LabelsAnswer}, **errors(404, 429)})
     async def labels(
-        q: Annotated[str, Query(max_length=1000, description="Part of a name or a text, in any case.")] = "",
-        limit: Annotated[int, Query(ge=1, le=LIMIT)] = 20,
+        q: Annotated[
+            str, Query(max_length=1000, description="Substring of a label's name or text; case is ignored.")
+        ] = "",
+        limit: Annotated[int, Query(ge=1, le=LIMIT, description="Maximum number of labels to return.")] = 20,
         model: Model = None,
     ) -> Response:
-        """Search labels by name or text; those that begin with what is searched come first."""
-        return answer(await service.labels(q, limit, model))
+        """Search labels by name or text; labels that begin with the query come first."""
+        return json_response(await service.labels(q, limit, model))
 
-    @app.get("/labels/{name:path}", responses={200: {"model": schema.LabelAnswer}, **refusals(404, 429)})
+    @app.get("/labels/{name:path}", responses={200: {"model": schema.LabelAnswer}, **errors(404, 429)})
     async def label(name: str, model: Model = None) -> Response:
-        """Tell a label's text, how many training points have it, and which labels are nearest to it."""
-        return answer(await service.label(name, model))
+        """Return a label's text, its number of training points, and its nearest labels."""
+        return json_response(await service.label(name, model))
 
 
 def add_state(app: FastAPI, service: Service) -> None:
-    """Add what operators ask."""
+    """Add the routes for operators."""
 
     @app.get("/health", responses={200: {"model": schema.Status}})
     async def health() -> Response:
-        """Tell that the process is alive."""
-        return answer({"status": "alive"})
+        """Liveness: the process responds."""
+        return json_response({"status": "alive"})
 
-    @app.get("/ready", responses={200: {"model": schema.Status}, **refusals(503)})
+    @app.get("/ready", responses={200: {"model": schema.Status}, **errors(503)})
     async def ready() -> Response:
-        """Tell whether requests are welcome: not before models are loaded, nor while the service stops."""
+        """Readiness: 503 until the models are loaded, and while the service stops."""
         if not service.ready:
-            raise Problem(503, "not ready")
-        return answer({"status": "ready"})
+            raise Problem(503, "not ready: the service is starting or stopping")
+        return json_response({"status": "ready"})
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """Return counts as Prometheus reads them."""
+        """Return metrics in Prometheus' text format."""
         return PlainTextResponse(service.metrics(), media_type="text/plain; version=0.0.4")
 
 
 def add_pages(app: FastAPI) -> None:
-    """Add what people look at."""
+    """Add the HTML pages and their files."""
 
     @app.get("/", include_in_schema=False)
     async def index(request: Request) -> Response:
@@ -121,30 +122,30 @@ def add_pages(app: FastAPI) -> None:
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return Response(shown(app.openapi()), media_type="text/html")
+        return Response(html_page(app.openapi()), media_type="text/html")
 
 
-async def told(request: Request, problem: Exception) -> Response:
-    """Answer with a problem of ours."""
+async def on_problem(request: Request, problem: Exception) -> Response:
+    """Respond to a request that we refuse."""
     assert isinstance(problem, Problem)
-    return error(problem)
+    return error_response(problem)
 
 
-async def told_by_library(request: Request, problem: Exception) -> Response:
-    """Answer with what the library found: no such path, or no such method."""
+async def on_http_error(request: Request, problem: Exception) -> Response:
+    """Respond to an unknown path or a method that it does not allow."""
     assert isinstance(problem, HTTPException)
-    what = {404: "nothing is here", 405: f"{request.method:.20} is not for this path"}
-    message = what.get(problem.status_code, str(problem.detail))
-    return error(Problem(problem.status_code, message, dict(problem.headers or {})))
+    messages = {404: NOT_FOUND, 405: f"method {request.method:.20} is not allowed for this path"}
+    message = messages.get(problem.status_code, str(problem.detail))
+    return error_response(Problem(problem.status_code, message, dict(problem.headers or {})))
 
 
-async def told_by_checks(request: Request, problem: Exception) -> Response:
-    """Answer with what is wrong with a parameter."""
+async def on_invalid_parameter(request: Request, problem: Exception) -> Response:
+    """Respond to an invalid query parameter."""
     assert isinstance(problem, RequestValidationError)
     first = problem.errors()[0]
-    return error(Problem(400, f"{first['loc'][-1]}: {first['msg']}"))
+    return error_response(Problem(400, f"{first['loc'][-1]}: {first['msg']}"))
 
 
-async def told_of_failure(request: Request, problem: Exception) -> Response:
-    """Answer with nothing that an error of ours might give away; what stands before us logs it."""
-    return error(Problem(500, "something went wrong in the server"))
+async def on_failure(request: Request, problem: Exception) -> Response:
+    """Respond to a bug without revealing anything about it; the gate logs it."""
+    return error_response(FAILURE)

@@ -1,88 +1,70 @@
-"""Bodies of requests: counted while they arrive, and refused before anybody parses them."""
+"""Request bodies: their size is limited while they arrive, before they are parsed."""
 
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from starlette.requests import ClientDisconnect, Request
 
-from zipfel.server.problem import Problem, busy
+from zipfel.server.answers import Problem, busy
 
-HELD = 64 << 20  # bytes of bodies that a process holds at a time
-DISCARDED = 64 << 20  # bytes of a body that is too large are read, so that its sender comes to read the answer
-PATIENCE = 30.0  # seconds that a body may take to arrive
+HELD = 64 << 20  # bytes of all bodies that a process holds at a time
+DISCARDED = 64 << 20  # bytes of a too large body to read and drop, so that its client gets to read the response
+PATIENCE = 30.0  # seconds within which a body must arrive
 CLOSE = {"Connection": "close"}
 
 
 class Bodies:
-    """Reads bodies up to a size each, and up to a size of all that are in work."""
+    """Reads request bodies; limits the size of each and of all that are being handled.  limit: bytes of one body."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.held = most, 0
+    def __init__(self, limit: int) -> None:
+        self.limit, self.held = limit, 0
 
-    def of(self, request: Request) -> Body:
-        """Return the body of a request, which is read by `async with`, and held until that ends."""
-        return Body(self, request)
-
-
-class Body:
-    """One body."""
-
-    def __init__(self, bodies: Bodies, request: Request) -> None:
-        self.bodies, self.request, self.size = bodies, request, 0
-
-    async def __aenter__(self) -> bytes:
-        """Read it."""
+    @asynccontextmanager
+    async def of(self, request: Request) -> AsyncIterator[bytes]:
+        """Read the body of a request; it counts as held until the block ends."""
+        chunks: list[bytes] = []
         try:
-            async with asyncio.timeout(PATIENCE):
-                return await self._read()
-        except TimeoutError:
-            self._release()
-            raise Problem(408, f"the body took longer than {PATIENCE:.0f} s", CLOSE) from None
-        except ClientDisconnect:
-            self._release()
-            raise Problem(499, "who sent this has gone") from None
-        except BaseException:
-            self._release()
-            raise
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await self._read(request, chunks)
+            except TimeoutError:
+                raise Problem(408, f"the request body did not arrive within {PATIENCE:.0f} s", CLOSE) from None
+            except ClientDisconnect:
+                raise Problem(499, "the client disconnected") from None
+            yield b"".join(chunks)
+        finally:
+            self._release(chunks)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Count it no longer."""
-        self._release()
-
-    def _release(self) -> None:
-        self.bodies.held -= self.size
-        self.size = 0
-
-    async def _read(self) -> bytes:
-        declared = self.request.headers.get("content-length", "0")
+    async def _read(self, request: Request, chunks: list[bytes]) -> None:
+        declared = request.headers.get("content-length", "0")
         if not declared.isdecimal() or len(declared) > 18 or int(declared) > DISCARDED:
             raise self._too_large(CLOSE)
-        chunks, problem, seen = list[bytes](), None, 0
-        async for chunk in self.request.stream():
+        problem, seen = None, 0
+        async for chunk in request.stream():
             seen += len(chunk)
             if seen > DISCARDED:
                 raise self._too_large(CLOSE)
             if problem is None:
-                problem = self._hold(chunk)
                 chunks.append(chunk)
+                self.held += len(chunk)
+                problem = self._problem(seen)
             if problem is not None:
-                chunks.clear()
-                self._release()
+                self._release(chunks)
         if problem is not None:
             raise problem
-        return b"".join(chunks)
 
-    def _hold(self, chunk: bytes) -> Problem | None:
-        """Count a chunk as held, and return what is wrong with that."""
-        self.size += len(chunk)
-        self.bodies.held += len(chunk)
-        if self.size > self.bodies.most:
+    def _problem(self, size: int) -> Problem | None:
+        """Return a problem if a body of this size, or all bodies together, exceed their limit."""
+        if size > self.limit:
             return self._too_large()
-        return busy("too much is being sent at a time") if self.bodies.held > HELD else None
+        return busy("the server is receiving too many large requests") if self.held > HELD else None
+
+    def _release(self, chunks: list[bytes]) -> None:
+        self.held -= sum(map(len, chunks))
+        chunks.clear()
 
     def _too_large(self, headers: dict[str, str] | None = None) -> Problem:
-        return Problem(413, f"a body may have {self.bodies.most} bytes", headers)
+        return Problem(413, f"a request body may have at most {self.limit} bytes", headers)

@@ -1,4 +1,4 @@
-"""The models that are served, each in a slot in which one version follows the other."""
+"""The served models, each in a slot that holds its current version."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any
 from zipfel import persistence
 from zipfel.errors import DataError, did_you_mean
 from zipfel.index.exact import PATIENCE
-from zipfel.server.problem import Problem
+from zipfel.server.answers import Problem
 from zipfel.tagger import Tagger
 
-_LABEL, _TEXT = "\x1e", "\x1f"  # what stands before a label's name, and before its text
+_LABEL, _TEXT = "\x1e", "\x1f"  # separators before a label's name and before its text
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """One version of a model."""
+    """One version of a model, loaded."""
 
     id: str
     version: str
     tagger: Tagger
 
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """Where each label stands that can be predicted."""
-        return self.tagger.live_labels()
+    @property
+    def label_ids(self) -> dict[str, int]:
+        """Ids of the labels that can be predicted, by name."""
+        return self.tagger.labels_.live
 
     @cached_property
     def _haystack(self) -> tuple[str, list[int]]:
-        """All names and texts as one string, in which a search takes no Python for each label, and their starts."""
-        texts = self.tagger.label_notes_.texts or [""] * len(self.tagger.classes_)
-        entries = [f"{_LABEL}{_folded(name)}{_TEXT}{_folded(texts[place])}" for name, place in self.places.items()]
+        """All names and texts as one string, so that a search needs no Python loop, and where each label starts."""
+        texts = self.tagger.labels_.texts or [""] * len(self.tagger.classes_)
+        entries = [f"{_LABEL}{_folded(name)}{_TEXT}{_folded(texts[label])}" for name, label in self.label_ids.items()]
         starts, position = [], 0
         for entry in entries:
             starts.append(position)
@@ -42,29 +42,30 @@ class Loaded:
         return "".join(entries), starts
 
     def search(self, query: str, limit: int) -> list[int]:
-        """Return labels that have the query in their name or text: those that begin with it first, by name, by text."""
-        wanted, found = _folded(query), dict[int, None]()
-        for before in (_LABEL, _TEXT, ""):
-            self._search(before + wanted, limit, found)
-        places = list(self.places.values())
-        return [places[number] for number in found]
+        """Return ids of labels with the query in name or text; first if the name, then if the text begins with it."""
+        query, matches = _folded(query), dict[int, None]()
+        for prefix in (_LABEL, _TEXT, ""):
+            self._search(prefix + query, limit, matches)
+        labels = list(self.label_ids.values())
+        return [labels[number] for number in matches]
 
-    def _search(self, wanted: str, limit: int, found: dict[int, None]) -> None:
+    def _search(self, query: str, limit: int, matches: dict[int, None]) -> None:
+        """Add to `matches` the numbers of entries that contain the query, up to the limit."""
         haystack, starts = self._haystack
-        position = haystack.find(wanted)
-        while 0 <= position < len(haystack) and len(found) < limit:  # nothing is found at the very end too
-            label = bisect_right(starts, position) - 1
-            found[label] = None
-            after = starts[label + 1] if label + 1 < len(starts) else len(haystack)
-            position = haystack.find(wanted, after)
+        position = haystack.find(query)
+        while 0 <= position < len(haystack) and len(matches) < limit:  # an empty query also matches at the very end
+            number = bisect_right(starts, position) - 1
+            matches[number] = None
+            next_start = starts[number + 1] if number + 1 < len(starts) else len(haystack)
+            position = haystack.find(query, next_start)
 
     def about(self, label: int) -> dict[str, Any]:
-        """Return name, text and number of training points of a label."""
-        texts, counts = self.tagger.label_notes_.texts, self.tagger.label_notes_.counts
+        """Return a label's name, text (None if no label has one) and number of training points."""
+        texts, counts = self.tagger.labels_.texts, self.tagger.labels_.counts
         return {
             "name": self.tagger.classes_[label],
             "text": None if texts is None else texts[label],
-            "count": None if counts is None else counts[label],
+            "count": counts[label],
         }
 
 
@@ -73,51 +74,50 @@ def _folded(text: str) -> str:
 
 
 class Slot:
-    """A model's place: what is current answers; a newer version takes its place when it is ready to answer."""
+    """A model's id, folder and current version, which a newer one replaces once it is loaded."""
 
     def __init__(self, id: str, folder: Path) -> None:
         self.id, self.folder = id, folder
         self.current = load(id, folder)
 
     def newer(self) -> Loaded | None:
-        """Return what the folder holds now, ready to answer, or None where that is what is current."""
+        """Return the folder's model, loaded, if it is not the current version; else None."""
         return None if version_of(self.folder) == self.current.version else load(self.id, self.folder)
 
 
 def version_of(folder: Path) -> str:
-    """Return a short name of a saved model's content."""
+    """Return the version of a saved model: the first 12 digits of its checksum."""
     return str(persistence.read_about(persistence.located(folder))["sha256"])[:12]
 
 
 def load(id: str, folder: Path) -> Loaded:
-    """Load a model, and let it tag a text as often as it takes until all is in place for single texts."""
+    """Load a model and warm it up: tag single texts until the index has built all that it builds lazily."""
     for _ in range(5):
-        real = folder.resolve()  # a link that is turned while we read must not mix two models
-        version = version_of(real)
-        tagger = Tagger.load(real, device="cpu")
-        if version_of(real) == version:
+        target = folder.resolve()  # a link that changes while we read must not mix two models
+        version = version_of(target)
+        tagger = Tagger.load(target, device="cpu")
+        if version_of(target) == version:
             break
     else:
-        raise DataError("is being changed again and again; gave up loading it", folder)
+        raise DataError("kept changing while it was loaded; try again when it is fully written", folder)
     if tagger.features_ is None:
-        raise DataError("was fitted on a matrix of features; only models of texts can be served", folder)
+        raise DataError("was fitted on a feature matrix; only models fitted on texts can be served", folder)
     for _ in range(PATIENCE + 1):
         tagger.predict(["ready"], 1)
-    loaded = Loaded(id, version, tagger)
-    loaded.places.get("")  # made here, not while others wait
-    return loaded
+    tagger.labels_.live.get("")  # build the cache now, not during a request
+    return Loaded(id, version, tagger)
 
 
 class Catalog:
-    """All slots; the first answers where no model is named."""
+    """All slots; the first is the default."""
 
     def __init__(self, folders: dict[str, Path]) -> None:
         self.slots = {id: Slot(id, folder) for id, folder in folders.items()}
         self.default = next(iter(self.slots))
 
     def slot(self, id: str | None) -> Slot:
-        """Return the slot of that name."""
-        found = self.slots.get(self.default if id is None else id)
-        if found is None:
+        """Return the slot of a model; None means the default."""
+        slot = self.slots.get(self.default if id is None else id)
+        if slot is None:
             raise Problem(404, f"unknown model {id!r}{did_you_mean(str(id), self.slots)}")
-        return found
+        return slot

@@ -1,4 +1,4 @@
-"""The OpenAPI document: bodies that the routes read themselves are added, and it is shown without foreign scripts."""
+"""The OpenAPI document, with the request bodies that routes parse themselves, and its HTML page without scripts."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ BODIES: dict[str, type[BaseModel]] = {"/tag": schema.TagRequest, "/explain": sch
 REF = "#/components/schemas/{model}"
 
 
-def completed(make: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    """Return what makes the document with all that it must tell."""
+def with_bodies(make: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """Wrap `make`, which returns FastAPI's document: add request bodies and the token, drop status 422."""
 
-    def document() -> dict[str, Any]:
-        made = make()
-        schemas = made["components"]["schemas"]
+    def complete() -> dict[str, Any]:
+        document = make()
+        schemas = document["components"]["schemas"]
         for path, kind in BODIES.items():
             schemas[kind.__name__] = kind.model_json_schema(ref_template=REF)
             content = {"application/json": {"schema": {"$ref": REF.format(model=kind.__name__)}}}
-            made["paths"][path]["post"]["requestBody"] = {"required": True, "content": content}
-        for operation in (operation for path in made["paths"].values() for operation in path.values()):
-            operation["responses"].pop("422", None)  # ours are 400
-        made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        made["security"] = [{}, {"token": []}]
-        return made
+            document["paths"][path]["post"]["requestBody"] = {"required": True, "content": content}
+        for operation in (operation for path in document["paths"].values() for operation in path.values()):
+            operation["responses"].pop("422", None)  # we respond with 400
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{}, {"token": []}]
+        return document
 
-    return document
+    return complete
 
 
-def shown(document: Mapping[str, Any]) -> str:
-    """Return the document as a plain page."""
-    parts = [
+def html_page(document: Mapping[str, Any]) -> str:
+    """Return the document as a plain HTML page."""
+    operations_html = [
         _operation(path, method, operation)
         for path, operations in document["paths"].items()
         for method, operation in operations.items()
     ]
-    shapes = [
-        f"<h3 id='{escape(name)}'>{escape(name)}</h3><pre>{_json(shape)}</pre>"
-        for name, shape in document["components"]["schemas"].items()
+    schemas_html = [
+        f"<h3 id='{escape(name)}'>{escape(name)}</h3><pre>{_json(content)}</pre>"
+        for name, content in document["components"]["schemas"].items()
     ]
     return (
         "<!doctype html><html lang='en'><meta charset='utf-8'><title>zipfel: API</title><h1>zipfel: API</h1>"
-        "<p>As a document for programs: <a href='/openapi.json'>openapi.json</a></p>"
-        f"{''.join(parts)}<h2>Bodies</h2>{''.join(shapes)}</html>"
+        "<p>Machine-readable: <a href='/openapi.json'>openapi.json</a></p>"
+        f"{''.join(operations_html)}<h2>Request and response bodies</h2>{''.join(schemas_html)}</html>"
     )
 
 
@@ -57,10 +57,10 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
         f"<li><code>{escape(p['name'])}</code> ({escape(p['in'])}) {escape(p.get('description', ''))}</li>"
         for p in operation.get("parameters", ())
     )
-    asked, answered = _reference(operation.get("requestBody", {})), _reference(operation["responses"]["200"])
+    request, response = _reference(operation.get("requestBody", {})), _reference(operation["responses"]["200"])
     return (
         f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation.get('description', ''))}</p>"
-        f"<ul>{parameters}</ul><p>{asked and 'Takes ' + asked + '. '}{answered and 'Answers ' + answered + '.'}</p>"
+        f"<ul>{parameters}</ul><p>{request and f'Request: {request}. '}{response and f'Response: {response}.'}</p>"
     )
 
 

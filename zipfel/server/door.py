@@ -1,4 +1,4 @@
-"""The socket that the service listens on, and how it is closed without turning away anybody who is in line."""
+"""The listening socket, and how to close it without resetting pending connections."""
 
 from __future__ import annotations
 
@@ -11,57 +11,51 @@ from contextlib import suppress
 from zipfel.errors import ConfigError
 from zipfel.server.settings import ServeSettings
 
-_ATTACH_FILTER = 26  # Linux' SO_ATTACH_FILTER, which Python does not name
-_RETURN_NOTHING = struct.pack("HBBI", 6, 0, 0, 0)  # a filter of one instruction: drop every packet
-_IN_LINE = 24  # where Linux' TCP_INFO of a socket that listens tells how many are waiting to be accepted
-PATIENCE = 5.0  # seconds that those in line may take to be accepted
+_ATTACH_FILTER = 26  # Linux' SO_ATTACH_FILTER, which Python lacks
+_DROP_ALL = struct.pack("HBBI", 6, 0, 0, 0)  # a filter of one instruction: drop every packet
+_PENDING = 24  # offset in Linux' TCP_INFO of the number of connections waiting to be accepted
+PATIENCE = 5.0  # seconds to wait until pending connections are accepted
 
 
 def bound(settings: ServeSettings) -> socket.socket:
-    """Return a socket at the address; it begins to listen when a process is ready to answer."""
+    """Return a socket bound to the address; it starts to listen when a process is ready."""
+    host, port, sock = settings.host, settings.port, None
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, proto, _, address = addresses[0]
         sock = socket.socket(family, kind, proto)
-    except OSError as error:
-        raise _cannot_listen(settings, error) from None
-    try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
+        return sock
     except OSError as error:
-        sock.close()
-        raise _cannot_listen(settings, error) from None
-    return sock
+        if sock is not None:
+            sock.close()
+        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
 
 
-def _cannot_listen(settings: ServeSettings, error: OSError) -> ConfigError:
-    return ConfigError(f"cannot listen on {settings.host} port {settings.port}: {error.strerror}")
+def ignore_new_connections(sock: socket.socket) -> None:
+    """Make the system ignore new connections; pending ones can still be accepted.
 
-
-def let_nobody_in(sock: socket.socket) -> None:
-    """Have the system ignore new connections; those who are in line still can be accepted.
-
-    To close a socket resets all connections that nobody has accepted yet, though their senders believe that they are
-    through. Who is ignored tries again a second later, and then finds the socket closed. Elsewhere than on Linux
-    nothing is done.
+    Closing a socket resets all connections that are not accepted yet, although their clients believe that they are
+    connected. An ignored client retries a second later and then finds the socket closed. Does nothing on systems
+    other than Linux.
     """
-    program = ctypes.create_string_buffer(_RETURN_NOTHING, len(_RETURN_NOTHING))
+    program = ctypes.create_string_buffer(_DROP_ALL, len(_DROP_ALL))
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program)))
 
 
-def in_line(sock: socket.socket) -> int:
-    """Return how many connections wait to be accepted, as far as the system tells."""
+def pending_connections(sock: socket.socket) -> int:
+    """Return how many connections wait to be accepted; 0 if the system does not report it."""
     try:
-        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
     except (OSError, AttributeError):
         return 0
-    return int(struct.unpack_from("I", told, _IN_LINE)[0])
+    return int(struct.unpack_from("I", info, _PENDING)[0])
 
 
-def wait_for_line(sock: socket.socket) -> None:
-    """Wait until other processes have accepted all that are in line."""
+def wait_until_accepted(sock: socket.socket) -> None:
+    """Wait until other processes have accepted all pending connections, at most PATIENCE seconds."""
     end = time.monotonic() + PATIENCE
-    while in_line(sock) and time.monotonic() < end:
+    while pending_connections(sock) and time.monotonic() < end:
         time.sleep(0.01)

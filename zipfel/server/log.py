@@ -1,4 +1,4 @@
-"""One JSON object a line on standard error; never what a text says."""
+"""The log: one JSON object per line on standard error. Texts of requests are never logged."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import orjson
 
 
 def line(event: str, **more: Any) -> None:
-    """Write a line."""
+    """Write one line."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     sys.stderr.buffer.write(orjson.dumps({"time": now, "event": event, **more}) + b"\n")
     sys.stderr.buffer.flush()
 
 
 def failure(event: str, error: BaseException, **more: Any) -> None:
-    """Write where an error of ours came from; not its message, in which a text may stand."""
+    """Log type and stack frames of an unexpected error, but not its message, which may quote a text."""
     frames = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
     line(event, level="error", error=type(error).__name__, frames=frames[-8:], **more)
 
 
 class JsonLines(logging.Handler):
-    """Writes what libraries log."""
+    """Logging handler for the records of libraries."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record."""

@@ -1,4 +1,4 @@
-"""What the service counts, as Prometheus reads it: requests, latency, batch sizes, over all processes."""
+"""Metrics in Prometheus' format: requests, latency and batch sizes, summed over all processes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ ROUTES = (
     "/tag", "/labels", "/labels/{name}", "/explain", "/models", "/health", "/ready", "/metrics", "/docs",
     "/openapi.json", "/", "/page", "other",
 )  # fmt: skip
-STATUSES = (200, 304, 400, 401, 404, 405, 408, 413, 429, 499, 500, 503, 0)  # 499: who asked has gone; 0: any other
+STATUSES = (200, 304, 400, 401, 404, 405, 408, 413, 429, 499, 500, 503, 0)  # 499: the client disconnected; 0: any other
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 _REQUESTS = len(ROUTES) * len(STATUSES)
-_LATENCY = len(SECONDS) + 2  # beyond the last, and the sum
+_LATENCY = len(SECONDS) + 2  # one bucket beyond the last bound, and the sum
 _BATCHES = _REQUESTS + len(ROUTES) * _LATENCY
-STARTS = _BATCHES + len(SIZES) + 2  # the place of how often the process has begun to answer
+STARTS = _BATCHES + len(SIZES) + 2  # index of the number of process starts
 LENGTH = STARTS + 1
 
 
 def route_of(path: str) -> str:
-    """Return the route that a path belongs to."""
+    """Return the route of a path, "other" if there is none."""
     if path in ROUTES:
         return path
     if path.startswith("/labels/"):
@@ -34,7 +34,7 @@ def route_of(path: str) -> str:
 
 
 class Measures:
-    """Counts of one process, in a row of numbers that all processes see; nobody else writes into it."""
+    """Counters of one process: its row of an array that all processes read; no other process writes to the row."""
 
     def __init__(self, shared: Any = None, workers: int = 1, number: int = 0) -> None:
         shared = np.zeros(workers * LENGTH) if shared is None else np.frombuffer(shared, dtype=np.float64)
@@ -42,10 +42,10 @@ class Measures:
         self.own = self.all[number]
 
     def request(self, route: str, status: int, seconds: float) -> None:
-        """Count an answered request."""
-        place = ROUTES.index(route)
-        self.own[place * len(STATUSES) + STATUSES.index(status if status in STATUSES else 0)] += 1
-        first = _REQUESTS + place * _LATENCY
+        """Count a finished request."""
+        index = ROUTES.index(route)
+        self.own[index * len(STATUSES) + STATUSES.index(status if status in STATUSES else 0)] += 1
+        first = _REQUESTS + index * _LATENCY
         self.own[first + bisect_left(SECONDS, seconds)] += 1
         self.own[first + _LATENCY - 1] += seconds
 
@@ -55,11 +55,11 @@ class Measures:
         self.own[STARTS - 1] += texts
 
     def start(self) -> None:
-        """Count that the process begins to answer."""
+        """Count a start of the process."""
         self.own[STARTS] += 1
 
     def text(self, models: Sequence[tuple[str, str]], waiting: int) -> str:
-        """Return all counts in Prometheus' text format; models and what waits are those of this process."""
+        """Return all metrics in Prometheus' text format; `models` and `waiting` are those of this process."""
         totals = self.all.sum(axis=0).tolist()
         return "\n".join(
             [*_requests(totals), *_latencies(totals), *_batches(totals), *_state(models, waiting), *_starts(totals), ""]
@@ -67,38 +67,36 @@ class Measures:
 
 
 def _requests(totals: list[float]) -> Iterator[str]:
-    yield from _head("zipfel_requests_total", "counter", "Answered requests.")
-    for place, count in enumerate(totals[:_REQUESTS]):
+    yield from _head("zipfel_requests_total", "counter", "Finished requests.")
+    for index, count in enumerate(totals[:_REQUESTS]):
         if count:
-            route, status = ROUTES[place // len(STATUSES)], STATUSES[place % len(STATUSES)] or "other"
+            route, status = ROUTES[index // len(STATUSES)], STATUSES[index % len(STATUSES)] or "other"
             yield f'zipfel_requests_total{{route="{route}",status="{status}"}} {count:.0f}'
 
 
 def _latencies(totals: list[float]) -> Iterator[str]:
     name = "zipfel_request_seconds"
-    yield from _head(name, "histogram", "Time from the request's head to the end of its answer.")
-    for place, route in enumerate(ROUTES):
-        first = _REQUESTS + place * _LATENCY
+    yield from _head(name, "histogram", "Time from the request's headers to the end of its response.")
+    for index, route in enumerate(ROUTES):
+        first = _REQUESTS + index * _LATENCY
         if any(values := totals[first : first + _LATENCY]):
             yield from _histogram(name, f'route="{route}"', SECONDS, values)
 
 
 def _batches(totals: list[float]) -> Iterator[str]:
-    yield from _head("zipfel_batch_texts", "histogram", "Texts that a model tagged together.")
+    yield from _head("zipfel_batch_texts", "histogram", "Texts tagged in one batch.")
     yield from _histogram("zipfel_batch_texts", "", SIZES, totals[_BATCHES:STARTS])
 
 
 def _starts(totals: list[float]) -> Iterator[str]:
-    yield from _head(
-        "zipfel_starts_total", "counter", "Processes that began to answer; more than there are: some died."
-    )
+    yield from _head("zipfel_starts_total", "counter", "Started processes; more than --workers means that some died.")
     yield f"zipfel_starts_total {totals[STARTS]:.0f}"
 
 
 def _state(models: Sequence[tuple[str, str]], waiting: int) -> Iterator[str]:
-    yield from _head("zipfel_waiting_texts", "gauge", "Texts that wait for a model in the process that answers.")
+    yield from _head("zipfel_waiting_texts", "gauge", "Queued texts in the responding process.")
     yield f"zipfel_waiting_texts {waiting}"
-    yield from _head("zipfel_model_info", "gauge", "Models of the process that answers.")
+    yield from _head("zipfel_model_info", "gauge", "Models of the responding process.")
     for id, version in models:
         escaped = id.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         yield f'zipfel_model_info{{id="{escaped}",version="{version}"}} 1'
@@ -110,7 +108,7 @@ def _head(name: str, kind: str, help: str) -> Iterator[str]:
 
 
 def _histogram(name: str, label: str, bounds: Sequence[float], values: Sequence[float]) -> Iterator[str]:
-    """Yield lines for counts between bounds, of which Prometheus wants running totals; the sum comes last."""
+    """Yield the lines of a histogram.  values: counts between bounds, then the sum. Prometheus wants running totals."""
     *counts, total = values
     comma, braces = "," if label else "", f"{{{label}}}" if label else ""
     running = list(accumulate(counts))

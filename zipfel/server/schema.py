@@ -1,4 +1,4 @@
-"""Bodies of requests and answers, which the OpenAPI document is made of."""
+"""Schemas of requests and responses, from which the OpenAPI document is made."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
 
-from zipfel.server.problem import Problem
+from zipfel.server.answers import Problem
 from zipfel.server.settings import K
 
-EXTRA = 100  # labels that a request may bring along
+EXTRA = 100  # maximum number of extra labels in a request
 
-Texts = Annotated[list[str], FailFast()]  # one wrong item is enough to know
+Texts = Annotated[list[str], FailFast()]  # report only the first wrong item
 Asked = TypeVar("Asked", bound="_Asked")
-ModelId = Annotated[str, Field(max_length=200, description="One of /models; else the first of them.")]
+ModelId = Annotated[str, Field(max_length=200, description="Id of a model, see /models; default: the first.")]
 
 
 def _whole(value: object) -> object:
-    """Take 5.0 for 5, as JSON Schema does."""
+    """Accept 5.0 as 5, as JSON Schema does."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -31,38 +31,40 @@ class TagRequest(_Asked):
     """Texts to tag."""
 
     texts: Annotated[Texts, Field(examples=[["sharp chest pain on breathing"]])]
-    k: Annotated[int, Field(ge=1, le=K, description="Tags a text, at most."), BeforeValidator(_whole)] = 5
-    threshold: Annotated[float | None, Field(ge=0, le=1, description="Lowest score of a tag.")] = None
+    k: Annotated[
+        int | None, Field(ge=1, le=K, description="Maximum number of tags per text."), BeforeValidator(_whole)
+    ] = None
+    threshold: Annotated[float | None, Field(ge=0, le=1, description="Minimum score of a tag.")] = None
     extra: Annotated[
         dict[str, str] | None,
-        Field(max_length=EXTRA, description="Labels of this request alone, by name, with a text each."),
+        Field(max_length=EXTRA, description="Additional labels for this request only: name to text."),
     ] = None
 
 
 class ExplainRequest(_Asked):
-    """A text, and a label to give reasons for."""
+    """A text, and the label to explain."""
 
     text: str
     label: Annotated[str, Field(max_length=10_000)]
 
 
 class ModelVersion(BaseModel):
-    """Which model answered; another version has other weights."""
+    """The model that responded; versions differ in their weights."""
 
     id: str
     version: str
 
 
 class Model(ModelVersion):
-    """A model that is served."""
+    """A served model."""
 
-    kind: Annotated[str, Field(description="glas, lightdxml, ...")]
+    kind: Annotated[str, Field(description="Kind of model, as listed by `zipfel models`.")]
     labels: int
-    default: Annotated[bool, Field(description="It answers where no model is named.")]
+    default: Annotated[bool, Field(description="Whether it is used when a request names no model.")]
 
 
 class Models(BaseModel):
-    """All that are served."""
+    """All served models."""
 
     models: list[Model]
 
@@ -82,22 +84,22 @@ class TagAnswer(BaseModel):
 
 
 class Label(BaseModel):
-    """A label, its text and how many training points have it; null where the model was saved without."""
+    """A label, its text (null if no label has one) and its number of training points."""
 
     name: str
     text: str | None
-    count: int | None
+    count: int
 
 
 class LabelsAnswer(BaseModel):
-    """Labels that were found, those that begin with what was searched first."""
+    """Labels that match the query; those that begin with it come first."""
 
     labels: list[Label]
     model: ModelVersion
 
 
 class LabelAnswer(Label):
-    """A label and the labels nearest to it, by cosine; `why` tells why there are none."""
+    """A label and its nearest labels by cosine; `why` is the reason if there are none."""
 
     near: list[ScoredLabel]
     why: str | None
@@ -105,7 +107,7 @@ class LabelAnswer(Label):
 
 
 class Reason(BaseModel):
-    """A term, what it adds to the score, and where it stands in the text: [start, end) in characters."""
+    """A term, its contribution to the score, and its positions in the text: [start, end) in characters."""
 
     term: str
     weight: float
@@ -113,7 +115,7 @@ class Reason(BaseModel):
 
 
 class ExplainAnswer(BaseModel):
-    """What speaks for a label and against it; the score is 0 where it is not among the best 1000."""
+    """The terms that support a label or count against it; the score is 0 if the label is not in the top 1000."""
 
     label: str
     score: float
@@ -122,27 +124,27 @@ class ExplainAnswer(BaseModel):
 
 
 class Status(BaseModel):
-    """How the service is."""
+    """The state of the service."""
 
     status: str
 
 
 class Error(BaseModel):
-    """What was wrong with the request."""
+    """Why a request was refused or failed."""
 
     error: str
 
 
 def parsed(kind: type[Asked], body: bytes) -> Asked:
-    """Read a body, or refuse it with a line that tells what is wrong with it."""
+    """Parse a body; raise Problem 400 that says what is wrong with it."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise Problem(400, _told(first["loc"], first["msg"])) from None
+        raise Problem(400, _message(first["loc"], first["msg"])) from None
 
 
-def _told(place: tuple[int | str, ...], message: str) -> str:
-    """Return `texts[3]: Input should be a valid string`, cut where a name of the sender's is long."""
-    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step:.40}" for step in place).removeprefix(".")
+def _message(location: tuple[int | str, ...], message: str) -> str:
+    """Return `texts[3]: Input should be a valid string`; long names from the client are cut."""
+    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step:.40}" for step in location).removeprefix(".")
     return f"{where}: {message}" if where else message

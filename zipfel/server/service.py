@@ -1,4 +1,4 @@
-"""What the service does with a request, once it has been read."""
+"""Handles parsed requests."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Any, TypeVar
 
 from zipfel.errors import ConfigError, ZipfelError
 from zipfel.server import log, schema
+from zipfel.server.answers import Problem, busy
 from zipfel.server.batching import Batcher
 from zipfel.server.body import Bodies
 from zipfel.server.catalog import Catalog, Loaded, Slot
 from zipfel.server.measures import Measures
-from zipfel.server.problem import Problem, busy
 from zipfel.server.settings import K, ServeSettings
+from zipfel.tagging import Request
 
-ASIDE = 64  # requests that may wait for what is not tagging
-NEAR = 10  # labels that are named as nearest to a label
+ASIDE = 64  # maximum number of waiting requests other than tagging
+NEAR = 10  # nearest labels in a response
 
 Found = TypeVar("Found")
 
 
 class Service:
-    """Models, their queues, and a thread for what is not tagging."""
+    """The models, their queues, and a thread for requests other than tagging."""
 
     def __init__(self, catalog: Catalog, settings: ServeSettings, measures: Measures) -> None:
         self.catalog, self.settings, self.measures = catalog, settings, measures
@@ -35,12 +36,12 @@ class Service:
         self.tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to take from the queues."""
+        """Start to process the queues."""
         self.tasks = [asyncio.create_task(batcher.run()) for batcher in self.batchers.values()]
         self.ready = True
 
     async def stop(self) -> None:
-        """Stop taking from the queues, which are empty by now."""
+        """Stop processing the queues, which are empty by now."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -48,7 +49,7 @@ class Service:
             thread.shutdown(wait=False)
 
     async def swap(self) -> None:
-        """Look for newer versions of all models; one that cannot be loaded leaves the current one where it is."""
+        """Load newer versions of all models; if one cannot be loaded, the current version stays."""
         loop = asyncio.get_running_loop()
         for slot in self.catalog.slots.values():
             try:
@@ -63,32 +64,31 @@ class Service:
     async def tag(self, asked: schema.TagRequest) -> dict[str, Any]:
         """Tag texts."""
         slot, extra = self.catalog.slot(asked.model), asked.extra or {}
-        self._check_texts([*asked.texts, *extra.values(), *extra])
-        known = next((name for name in extra if name in slot.current.places), None)
-        if known is not None:
-            raise Problem(400, f"extra: the model has a label {known!r} already")
+        self._check_texts([*asked.texts, *(max(pair, key=len) for pair in extra.items())])
+        request = Request(asked.texts, asked.k, asked.threshold, extra)
         try:
-            tags, loaded = await self.batchers[slot.id].tag(asked.texts, asked.k, asked.threshold, extra)
-        except ConfigError as problem:  # a model that knows nothing of labels' texts
+            slot.current.tagger.check(request)
+            tags, loaded = await self.batchers[slot.id].tag(request)
+        except ConfigError as problem:  # the model cannot answer this request
             raise Problem(400, str(problem)) from None
         return {"tags": [list(map(scored, row)) for row in tags], "model": named(loaded)}
 
     def _check_texts(self, texts: Sequence[str]) -> None:
         most, longest = self.settings.max_texts, self.settings.max_length
         if len(texts) > most:
-            raise Problem(413, f"a request may have {most} texts; found {len(texts)}")
-        for place, text in enumerate(texts):
+            raise Problem(413, f"a request may have at most {most} texts and extra labels; found {len(texts)}")
+        for number, text in enumerate(texts):
             if len(text) > longest:
-                raise Problem(413, f"a text may have {longest} characters; text {place} has {len(text)}")
+                raise Problem(413, f"a text may have at most {longest} characters; text {number} has {len(text)}")
 
     async def explain(self, asked: schema.ExplainRequest) -> dict[str, Any]:
-        """Give reasons for a label."""
+        """Explain a label."""
         self._check_texts([asked.text])
         loaded = self.catalog.slot(asked.model).current
-        _place(loaded, asked.label)
+        _label_id(loaded, asked.label)
         try:
             return await self._aside(lambda: explained(loaded, asked.text, asked.label))
-        except ZipfelError as problem:  # a model that cannot tell
+        except ZipfelError as problem:  # the model cannot explain
             raise Problem(400, str(problem)) from None
 
     def models(self) -> dict[str, Any]:
@@ -99,19 +99,19 @@ class Service:
     async def labels(self, query: str, limit: int, model: str | None) -> dict[str, Any]:
         """Search labels."""
         loaded = self.catalog.slot(model).current
-        found = await self._aside(lambda: loaded.search(query, limit))
-        return {"labels": [loaded.about(label) for label in found], "model": named(loaded)}
+        matches = await self._aside(lambda: loaded.search(query, limit))
+        return {"labels": [loaded.about(label) for label in matches], "model": named(loaded)}
 
     async def label(self, name: str, model: str | None) -> dict[str, Any]:
-        """Tell what is known of a label."""
+        """Return text, number of points and nearest labels of a label."""
         loaded = self.catalog.slot(model).current
-        place = _place(loaded, name)
-        return await self._aside(lambda: known_of(loaded, name, place))
+        id = _label_id(loaded, name)
+        return await self._aside(lambda: label_details(loaded, name, id))
 
     async def _aside(self, work: Callable[[], Found]) -> Found:
-        """Do in the thread aside what might take long enough for others to notice."""
+        """Run work in the second thread, because it would block other requests for too long."""
         if self.waiting_aside >= ASIDE:
-            raise busy(f"{self.waiting_aside} requests are waiting")
+            raise busy(f"the queue has no room: {self.waiting_aside} requests are waiting")
         self.waiting_aside += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self.aside, work)
@@ -119,20 +119,20 @@ class Service:
             self.waiting_aside -= 1
 
     def metrics(self) -> str:
-        """Return what was counted."""
+        """Return the metrics in Prometheus' text format."""
         models = [(slot.id, slot.current.version) for slot in self.catalog.slots.values()]
         return self.measures.text(models, sum(batcher.waiting for batcher in self.batchers.values()))
 
 
-def _place(loaded: Loaded, name: str) -> int:
-    place = loaded.places.get(name)
-    if place is None:
+def _label_id(loaded: Loaded, name: str) -> int:
+    id = loaded.label_ids.get(name)
+    if id is None:
         raise Problem(404, f"the model has no label {name!r:.200}")
-    return place
+    return id
 
 
 def named(loaded: Loaded) -> dict[str, str]:
-    """Return what tells a model and its version."""
+    """Return id and version of a model, as JSON has them."""
     return {"id": loaded.id, "version": loaded.version}
 
 
@@ -142,22 +142,27 @@ def scored(tag: tuple[str, float]) -> dict[str, Any]:
 
 
 def described(slot: Slot, default: bool) -> dict[str, Any]:
-    """Return what /models tells of one."""
+    """Return the entry of a model in /models."""
     tagger = slot.current.tagger
-    return {**named(slot.current), "kind": tagger.chosen_.model, "labels": len(slot.current.places), "default": default}
+    return {
+        **named(slot.current),
+        "kind": tagger.chosen_.model,
+        "labels": len(slot.current.label_ids),
+        "default": default,
+    }
 
 
 def explained(loaded: Loaded, text: str, label: str) -> dict[str, Any]:
-    """Return a label's score, and the reasons for it."""
+    """Return a label's score and the reasons for it, as JSON has them."""
     scores: Mapping[str, float] = dict(loaded.tagger.predict([text], K)[0])
     reasons = [reason._asdict() for reason in loaded.tagger.explain(text, label)]
     return {"label": label, "score": scores.get(label, 0.0), "reasons": reasons, "model": named(loaded)}
 
 
-def known_of(loaded: Loaded, name: str, place: int) -> dict[str, Any]:
+def label_details(loaded: Loaded, name: str, id: int) -> dict[str, Any]:
     """Return a label's text, number of points and nearest labels."""
     try:
         near, why = loaded.tagger.nearest_labels(name, NEAR), None
     except ConfigError as problem:
         near, why = [], str(problem)
-    return {**loaded.about(place), "near": list(map(scored, near)), "why": why, "model": named(loaded)}
+    return {**loaded.about(id), "near": list(map(scored, near)), "why": why, "model": named(loaded)}

@@ -1,4 +1,4 @@
-"""What an operator may set."""
+"""Settings of the service."""
 
 from __future__ import annotations
 
@@ -6,37 +6,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zipfel.config import setting
+from zipfel.config import Settings, setting
 from zipfel.errors import ConfigError
 
-K = 1000  # the longest ranking that may be asked for
+K = 1000  # maximum length of a ranking
 
 
 @dataclass(frozen=True)
-class ServeSettings:
-    """How the service listens, and what it refuses."""
+class ServeSettings(Settings):
+    """Address and limits of the service."""
 
-    host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 is every one of this machine")
-    port: int = setting(8000, "port to listen on; 0 takes a free one")
-    workers: int = setting(1, "processes; all map one copy of the models")
-    max_length: int = setting(100_000, "characters of a text; more is answered with 413")
-    max_texts: int = setting(256, "texts of a request; more is answered with 413")
-    max_body: int = setting(4 << 20, "bytes of a request; more is answered with 413")
-    max_queue: int = setting(1024, "texts that may wait for a model in a process; more is answered with 429")
+    host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 is all addresses of this machine")
+    port: int = setting(8000, "port to listen on; 0 picks a free one", at_least=0, at_most=65535)
+    workers: int = setting(1, "processes; they share one memory-mapped copy of the models", at_least=1)
+    max_length: int = setting(100_000, "maximum characters per text; more gives status 413", at_least=1)
+    max_texts: int = setting(256, "maximum texts per request; more gives status 413", at_least=1)
+    max_body: int = setting(4 << 20, "maximum bytes per request body; more gives status 413", at_least=1)
+    max_queue: int = setting(1024, "maximum queued texts per model and process; more gives status 429")
 
-    def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
-        for name in ("workers", "max_length", "max_texts", "max_body"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1; found {getattr(self, name)}")
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port must lie in 0..65535; found {self.port}")
+    def check(self) -> None:
+        """Check that the queue can hold the largest request."""
         if self.max_queue < self.max_texts:
-            raise ConfigError(f"max_queue must hold a request of max_texts, {self.max_texts}; found {self.max_queue}")
+            raise ConfigError(f"max_queue must be at least max_texts, {self.max_texts}; found {self.max_queue}")
 
 
 def named_folders(words: Sequence[str]) -> dict[str, Path]:
-    """Return folders by the name they are served under, given as `name=folder`, or called like their folder."""
+    """Return folders by model name.  words: `NAME=FOLDER`, or `FOLDER`, which names the model too."""
     folders: dict[str, Path] = {}
     for word in words:
         name, equals, folder = word.partition("=")
@@ -45,12 +40,12 @@ def named_folders(words: Sequence[str]) -> dict[str, Path]:
         if not name:
             raise ConfigError(f"expected NAME=FOLDER or FOLDER; found {word!r}")
         if name in folders:
-            raise ConfigError(f"two models are called {name!r}; name them apart: NAME=FOLDER")
+            raise ConfigError(f"two models have the name {name!r}; give one another name: NAME=FOLDER")
         folders[name] = path
     return folders
 
 
 def _name_of(folder: Path) -> str:
-    """Return the last part of a path; of `runs/light/model`, as training leaves it, that is `light`."""
+    """Return the last part of a path; `light` for `runs/light/model`, where `zipfel train` saves the model."""
     path = Path(folder.absolute())
     return path.parent.name if path.name == "model" and path.parent.name else path.name

@@ -1,4 +1,4 @@
-"""The first process: takes the port, starts the others, tells them what it is told, and replaces one that dies."""
+"""The main process: binds the port, starts the workers, forwards signals, and replaces a worker that dies."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from typing import Any
 
 from zipfel.errors import ZipfelError
 from zipfel.server import log
-from zipfel.server.door import bound, let_nobody_in, wait_for_line
+from zipfel.server.door import bound, ignore_new_connections, wait_until_accepted
 from zipfel.server.measures import LENGTH, STARTS
 from zipfel.server.settings import ServeSettings
 
-PAUSE = 1.0  # seconds before a process that died is started again
+PAUSE = 1.0  # seconds before a dead worker is restarted
 
 
 def serve(folders: Mapping[str, Path], settings: ServeSettings, token: str | None = None) -> int:
-    """Serve models until told to stop, and return the exit code."""
+    """Serve models until a signal stops it; return the exit code."""
     with bound(settings) as sock:
         if settings.workers > 1:
             return Supervisor(folders, settings, token, sock).run()
@@ -36,7 +36,7 @@ def serve(folders: Mapping[str, Path], settings: ServeSettings, token: str | Non
 
 
 class Supervisor:
-    """Starts processes, and stays until all have ended. Never forks: what torch holds would not survive that."""
+    """Starts workers, and waits until all have ended. It spawns, never forks: torch's state does not survive a fork."""
 
     def __init__(
         self, folders: Mapping[str, Path], settings: ServeSettings, token: str | None, sock: socket.socket
@@ -48,10 +48,10 @@ class Supervisor:
         self.processes: dict[int, Any] = {}
 
     def run(self) -> int:
-        """Run until all processes have ended."""
+        """Run until all workers have ended."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
-        signal.signal(signal.SIGHUP, self._pass_on)
+        signal.signal(signal.SIGHUP, self._send_to_workers)
         for number in range(self.workers):
             self._start(number)
         while self.processes:
@@ -69,7 +69,7 @@ class Supervisor:
         self.processes[number] = process
 
     def _ended(self, number: int, code: int) -> None:
-        """Replace a process that was not told to end; give up where it never came to answer."""
+        """Replace a worker that died; stop the service if the worker never started to serve."""
         del self.processes[number]
         if self.stopping:
             return
@@ -82,24 +82,24 @@ class Supervisor:
             self._stop(signal.SIGTERM, None)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        """Close the door for all, one that is still starting included; then tell them."""
+        """Close the socket for all workers, including one that is still starting; then stop them."""
         if not self.stopping:
             self.stopping = True
-            let_nobody_in(self.sock)
-            wait_for_line(self.sock)
-            with suppress(OSError):  # it may not have listened yet
+            ignore_new_connections(self.sock)
+            wait_until_accepted(self.sock)
+            with suppress(OSError):  # the socket may not listen yet
                 self.sock.shutdown(socket.SHUT_RDWR)
             self.sock.close()
-        self._pass_on(signal.SIGTERM, frame)
+        self._send_to_workers(signal.SIGTERM, frame)
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+    def _send_to_workers(self, number: int, frame: FrameType | None) -> None:
         for process in list(self.processes.values()):
             if process.is_alive():
                 os.kill(process.pid, number)
 
 
 def worker(*arguments: Any) -> None:
-    """Be one of the processes."""
+    """Run one worker, the target of its process."""
     from zipfel.server.worker import work
 
     try:

@@ -1,4 +1,4 @@
-"""One process of the service: loads the models, listens, swaps them on SIGHUP and leaves nobody without an answer."""
+"""One worker: loads the models, serves requests, reloads on SIGHUP, and responds to all it accepted before it stops."""
 
 from __future__ import annotations
 
@@ -27,55 +27,55 @@ from zipfel.server.measures import Measures
 from zipfel.server.service import Service
 from zipfel.server.settings import ServeSettings
 
-CONNECTIONS = 1000  # at a time; more are answered with 503
-HEAD = 64 << 10  # bytes that the head of a request may have
-IDLE = 75  # seconds that a connection may be without a request
-LINGER = 1.0  # seconds in which a request that is on its way still finds its connection open
-SWITCH = 0.0005  # seconds after which a thread that tags lets others go on: at 0.005 p99 under load is a sixth longer
-GRACE = 30  # seconds that work in progress may take at the end
+CONNECTIONS = 1000  # at a time; more get status 503
+HEAD = 64 << 10  # maximum bytes of a request's headers
+IDLE = 75  # seconds after which a connection without a request is closed
+LINGER = 1.0  # seconds that connections stay open at the end, for requests in transit
+SWITCH = 0.0005  # seconds until a tagging thread yields to others: with 0.005, p99 under load is a sixth longer
+GRACE = 30  # seconds to finish requests in progress at the end
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that can neither send a head without end, nor take for ever to send one."""
+    """A connection with limits on the size of request headers and on the time to send them."""
 
     awaits_head = True
-    head = 0  # bytes that have come since anything was complete
+    head = 0  # header bytes received of the current request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait."""
+        """Start the timer for the first request."""
         super().connection_made(transport)
         self.timeout_keep_alive_task = self.loop.call_later(IDLE, self.timeout_keep_alive_handler)
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come; the time to send a head goes on until all of it is there."""
+        """Process received bytes; the timer keeps running until the headers are complete."""
         timer, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
         self.head += len(data)
         super().data_received(data)
         if self.awaits_head and self.head > HEAD and not self.transport.is_closing():
-            self.send_400_response("The head of the request is too large.")
+            self.send_400_response(f"The request's headers exceed {HEAD} bytes.")
         if timer is not None and self.awaits_head and self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = timer
         elif timer is not None:
             timer.cancel()
 
     def on_headers_complete(self) -> None:
-        """Go on with the body, which is counted where it is read."""
+        """Expect the body, whose size is limited where it is read."""
         self.awaits_head, self.head = False, 0
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Wait for the next head."""
+        """Expect the next request."""
         self.awaits_head, self.head = True, 0
         super().on_message_complete()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection on which nothing is in work."""
+        """Close the connection unless a request is in progress."""
         if self.cycle is None or self.cycle.response_complete:
             super().timeout_keep_alive_handler()
 
 
 class Server(uvicorn.Server):
-    """Takes signals, and stops without losing what it has accepted."""
+    """Handles signals, and stops without losing accepted requests."""
 
     def __init__(self, config: uvicorn.Config, service: Service, gate: Gate) -> None:
         super().__init__(config)
@@ -84,11 +84,11 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take signals while serving; none is raised again at the end, so that an orderly stop exits with 0."""
+        """Handle signals while serving; none is raised again at the end, so that an orderly stop exits with 0."""
         parent = parent_process()
         ours = {signal.SIGTERM: self.handle_exit, signal.SIGHUP: self._on_hangup}
-        # With several processes Ctrl-C reaches all of them; the first then tells the others.
-        ours[signal.SIGINT] = self.handle_exit if parent is None else _nothing
+        # With several processes Ctrl-C reaches all of them; only the main process reacts, and stops the workers.
+        ours[signal.SIGINT] = self.handle_exit if parent is None else _ignore
         before = {number: signal.signal(number, handler) for number, handler in ours.items()}
         try:
             yield
@@ -105,10 +105,10 @@ class Server(uvicorn.Server):
         task.add_done_callback(self.swaps.discard)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen."""
+        """Start to listen."""
         self.loop = asyncio.get_running_loop()
         parent = parent_process()
-        if parent is not None:  # without it nobody would stop this process
+        if parent is not None:  # stop when the main process is gone
             self.loop.add_reader(parent.sentinel, lambda: setattr(self, "should_exit", True))
         self.service.start()
         await super().startup(sockets)
@@ -117,10 +117,10 @@ class Server(uvicorn.Server):
         log.line("serving", host=host, port=port, models=self.service.models()["models"])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen no more; answer all that has come and is coming on open connections; then close those."""
+        """Stop listening, respond to all requests on open connections, then close the connections."""
         log.line("stopping")
         self.service.ready, self.gate.draining = False, True
-        await self._close_door(sockets or [])
+        await self._accept_pending(sockets or [])
         for server in self.servers:
             server.close()
         for sock in sockets or []:
@@ -132,17 +132,17 @@ class Server(uvicorn.Server):
         await self.service.stop()
         log.line("stopped")
 
-    async def _close_door(self, sockets: list[socket.socket]) -> None:
-        """Take in those who are in line, and nobody else; with several processes, the first has done so."""
+    async def _accept_pending(self, sockets: list[socket.socket]) -> None:
+        """Accept pending connections but no new ones; with several processes, the main process has done so."""
         if parent_process() is None:
             end = self.loop.time() + door.PATIENCE
             for sock in sockets:
-                door.let_nobody_in(sock)
-                while door.in_line(sock) and self.loop.time() < end:
+                door.ignore_new_connections(sock)
+                while door.pending_connections(sock) and self.loop.time() < end:
                     await asyncio.sleep(0.01)
 
 
-def _nothing(number: int, frame: FrameType | None) -> None:
+def _ignore(number: int, frame: FrameType | None) -> None:
     pass
 
 
@@ -150,13 +150,13 @@ def work(
     folders: Mapping[str, Path], settings: ServeSettings, token: str | None, sock: socket.socket,
     shared: Any = None, number: int = 0,
 ) -> None:  # fmt: skip
-    """Serve models on a socket until told to stop."""
+    """Serve models on a socket until a signal stops it."""
     sys.setswitchinterval(SWITCH)
-    torch.set_num_threads(1)  # batches are small: two threads wait for each other longer than they compute
+    torch.set_num_threads(1)  # batches are small: two threads would wait for each other longer than they compute
     measures = Measures(shared, settings.workers, number)
     service = Service(Catalog(dict(folders)), settings, measures)
     gc.collect()
-    gc.freeze()  # models stay: to look through their hundreds of thousands of objects again and again stalls requests
+    gc.freeze()  # models stay: scanning their hundreds of thousands of objects at each collection would stall requests
     gate = Gate(built(service), measures, token)
     logging.getLogger("uvicorn").handlers = [log.JsonLines(logging.WARNING)]
     config = uvicorn.Config(

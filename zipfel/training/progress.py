@@ -1,15 +1,18 @@
-"""What a long piece of work tells while it runs. Nothing here prints: the command line brings its own."""
+"""What a long piece of work reports while it runs. Nothing here prints: the command line brings its own renderer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal
+
+Event = Literal["turn", "step", "validation"]  # what a stage with gradients does; a turn is work between epochs
+Growth = Literal["points", "labels", "counted by the model"]  # what the time of a stage without gradients grows with
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where a stage with gradients stands."""
+    """How far a stage with gradients has come."""
 
     stage: str
     epoch: int  # from 0
@@ -21,21 +24,43 @@ class Moment:
     losses: Mapping[str, float]  # running means of the named terms
 
 
-class Progress(Protocol):
-    """Takes what a run tells."""
+@dataclass(frozen=True, slots=True)
+class StageLength:
+    """How long a stage with gradients is."""
+
+    epochs: int
+    steps: int  # per epoch
+    turns: int  # work between epochs, how often
+
+
+class Progress:
+    """Receives progress for display; this one shows nothing."""
 
     def update(self, moment: Moment) -> None:
-        """Take the state of a stage, about twice a second."""
+        """Receive the state of a stage, about twice a second."""
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Take a line of the run's log: a finished epoch or stage."""
+        """Receive a line of the run's log: a finished epoch or stage."""
 
 
-class Silent:
-    """Tells nobody."""
+class Observer:
+    """Follows the stages of a run, and may end a stage early; this one lets all run to their end.
 
-    def update(self, moment: Moment) -> None:
-        """Do nothing."""
+    A plan learns in this way what training costs (rehearsal.py).
+    """
 
-    def log(self, values: Mapping[str, Any]) -> None:
-        """Do nothing."""
+    def began(self, stage: str, length: StageLength) -> None:
+        """Note that a stage with gradients begins, maybe within a turn of another one."""
+
+    def did(self, event: Event) -> None:
+        """Note that the stage that began last has done a turn, a step, or a validation."""
+
+    def is_enough(self) -> bool:
+        """Return whether the stage that began last may end now."""
+        return False
+
+    def ended(self) -> None:
+        """Note that the stage that began last has ended."""
+
+    def made(self, stage: str, seconds: float, grows_with: Growth) -> None:
+        """Note that a stage without gradients has ended."""

@@ -1,103 +1,93 @@
-"""A run that takes only a few steps of each stage, and notes what they cost."""
+"""Takes a few steps of each stage of a run and notes what they cost."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
-from zipfel.training.run import Run, State
+from zipfel.training.progress import Event, Growth, Observer, StageLength
 
-MOST = 60  # steps of a stage that are taken
-LEAST = 3
-SECONDS = 4.0  # of steps of a stage, after which it is enough
+MOST_STEPS = 60  # of a stage
+FEWEST_STEPS = 3
+SECONDS = 4.0  # spent on the steps of a stage, after which it ends
 
 
 @dataclass
 class Act:
-    """What a stage with gradients cost in a rehearsal, in seconds, and how long it would have been."""
+    """What a stage with gradients cost in a rehearsal, in seconds, and how long the stage is in full."""
 
     stage: str
-    epochs: int = 0
-    steps: int = 0  # an epoch
-    turn: float = 0.0  # what is done before the first epoch
-    took: list[float] = field(default_factory=list)  # by each step that was taken
-    end: float = 0.0  # of an epoch: what is done between epochs, and validation
-    over: bool = False  # no more steps are taken
+    length: StageLength
+    turns: list[float] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+    validation: float = 0.0
+
+    @property
+    def turn(self) -> float:
+        """Seconds of a turn."""
+        return self.turns[0] if self.turns else 0.0
 
     @property
     def step(self) -> float:
-        """What a step takes; the first ones, which touch new memory, take longer and do not count."""
-        later = self.took[max(len(self.took) > 1, len(self.took) // 4) :]
+        """Seconds of a step; the first quarter, which touches new memory and takes longer, does not count."""
+        later = self.steps[max(len(self.steps) > 1, len(self.steps) // 4) :]
         return sum(later) / max(len(later), 1)
 
     @property
     def total(self) -> float:
-        """What the act took."""
-        return self.turn + sum(self.took) + self.end
+        """Seconds that the rehearsal of the stage took."""
+        return sum(self.turns) + sum(self.steps) + self.validation
 
 
-class Rehearsal(Run):
-    """Takes a few steps of one epoch of each stage. A stage within another, as part of a turn, is taken as a whole."""
+class Rehearsal(Observer):
+    """Observes a run and ends each stage after a few steps; a stage within a turn of another runs to its end."""
 
-    def __init__(self, seed: int = 0, device: torch.device | None = None) -> None:
-        super().__init__(None, seed)
+    def __init__(self, device: torch.device | None = None) -> None:
         self.device = device or torch.device("cpu")
         self.acts: list[Act] = []
-        self.given: dict[str, State] = {}  # results of stages that were worked out before
-        self.made: dict[str, float] = {}  # seconds of stages without gradients, other than those within an act
-        self._open: list[Act] = []
+        self.stages: dict[str, tuple[float, Growth]] = {}  # without gradients and outside of turns
+        self._depth = 0  # stages that have begun and not ended
         self._last = 0.0
 
-    def stage(self, name: str, make: Callable[[], State]) -> State:
-        """Return a stage's result: the one that is given, else the one that is made now."""
-        if name in self.given:
-            return self.given[name]
-        start = time.perf_counter()
-        result = super().stage(name, make)
-        if not self._open:
-            self.made[name] = time.perf_counter() - start
-        return result
+    def began(self, stage: str, length: StageLength) -> None:
+        """Start the clock of a stage."""
+        self._depth += 1
+        if self._depth == 1:
+            self.acts.append(Act(stage, length))
+            self._lap()
 
-    def load(self, name: str) -> tuple[State, dict[str, Any]] | None:
-        """Return nothing, for nothing is kept; a stage with gradients that asks for its checkpoint begins."""
-        if name.endswith(".checkpoint"):
-            self._open.append(Act(name.removesuffix(".checkpoint")))
-            if len(self._open) == 1:
-                self._since()
-        return None
+    def did(self, event: Event) -> None:
+        """Note how long a turn, a step or a validation took."""
+        if self._depth != 1:
+            return
+        act, seconds = self.acts[-1], self._lap()
+        if event == "turn":
+            act.turns.append(seconds)
+        elif event == "step":
+            act.steps.append(seconds)
+        else:
+            act.validation += seconds
 
-    def is_enough(self, stage: str, epochs: int, steps: int, done: int) -> bool:
-        """Tell whether a stage may end, and take down the time."""
-        if len(self._open) > 1:
+    def is_enough(self) -> bool:
+        """Whether enough steps of the stage have been timed."""
+        if self._depth != 1:
             return False
-        act = self._open[0]
-        if done == 0:
-            act.epochs, act.steps, act.turn = epochs, steps, self._since()
-            return False
-        if not act.over:
-            act.took.append(self._since())
-            act.over = done >= min(steps, MOST) or (done >= LEAST and sum(act.took) > SECONDS)
-        return act.over
+        steps, length = self.acts[-1].steps, self.acts[-1].length
+        return len(steps) >= min(length.steps, MOST_STEPS) or (len(steps) >= FEWEST_STEPS and sum(steps) > SECONDS)
 
-    def log(self, **values: Any) -> None:
-        """Take down the time of the end of an epoch."""
-        super().log(**values)
-        if len(self._open) == 1 and "epoch" in values:
-            self._open[0].end = self._since()
+    def ended(self) -> None:
+        """Leave the stage."""
+        self._depth -= 1
 
-    def keep(self, name: str, state: State, notes: Mapping[str, Any] | None = None) -> None:
-        """Keep nothing; a stage with gradients that keeps its result has ended."""
-        if self._open and self._open[-1].stage == name:
-            act = self._open.pop()
-            if not self._open:
-                self.acts.append(act)
+    def made(self, stage: str, seconds: float, grows_with: Growth) -> None:
+        """Note what a stage without gradients cost."""
+        if self._depth == 0:
+            self.stages[stage] = (seconds, grows_with)
 
-    def _since(self) -> float:
-        """Return the seconds since it was last asked, when all that was begun on the device is done."""
+    def _lap(self) -> float:
+        """Return the seconds since the last call, once the device has done all that it was given."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         now = time.perf_counter()

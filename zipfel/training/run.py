@@ -1,12 +1,12 @@
-"""A run: stages that leave their results in a folder, so that a run which was stopped goes on where it was.
+"""A run: stages that keep their results in a folder, so that an interrupted run resumes.
 
-Every random draw derives from (seed, stage, epoch, step): a resumed run draws what an undisturbed one draws.
+Every random draw derives from (seed, stage, epoch, step): a resumed run draws what an uninterrupted one draws.
 """
 
 from __future__ import annotations
 
-import math
 import os
+import time
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,25 +19,34 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from zipfel.data.formats.files import new_file
+from zipfel.data.formats.files import lock, new_file, write_bytes
 from zipfel.errors import ConfigError, DataError
-from zipfel.training.progress import Progress, Silent
+from zipfel.training.progress import Growth, Observer, Progress
 
 State = dict[str, Tensor]
 
 
 class Run:
-    """Where stages keep their results; without a folder, nowhere."""
+    """Keeps the results of stages in a folder; without a folder, nowhere.
 
-    def __init__(self, folder: Path | None = None, seed: int = 0, progress: Progress | None = None) -> None:
+    A run with a folder must be opened before it is used: `open` checks that the folder's results were made from the
+    same inputs.
+    """
+
+    def __init__(
+        self, folder: Path | None = None, seed: int = 0, progress: Progress | None = None,
+        observer: Observer | None = None,
+    ) -> None:  # fmt: skip
         if not 0 <= seed < 2**64:
             raise ConfigError(f"seed must be a whole number from 0 to 2^64 - 1; found {seed}")
-        self.folder, self.seed, self.progress = folder, seed, progress or Silent()
+        self.folder, self.seed = folder, seed
+        self.progress, self.observer = progress or Progress(), observer or Observer()
+        self.is_open = folder is None
 
     def open(self, inputs: Mapping[str, Any], fresh: bool = False) -> bool:
-        """Start, or go on with, a run with these inputs (settings, data); tell whether it goes on.
+        """Start a run with these inputs (settings, data), or resume it; return whether it resumes.
 
-        `fresh` starts over: what an earlier run kept is removed, and nothing else that may lie in its folder.
+        fresh: start over. Results of an earlier run are removed, and nothing else in the folder.
         """
         if self.folder is None:
             return False
@@ -46,40 +55,47 @@ class Run:
         _make_folder(self.folder)
         if path.exists() and not fresh:
             _check_same(_read_inputs(path), wanted, path)
+            self.is_open = True
             return True
         for kept in (*self.folder.glob("*.safetensors"), self.folder / "log.jsonl"):
             kept.unlink(missing_ok=True)
-        with new_file(path) as out:  # last, so that a run which is stopped here does not go on with what is left
-            out.write(orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
+        # last, so that a run interrupted here does not resume with the old results
+        write_bytes(path, orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
+        self.is_open = True
         return False
 
-    def stage(self, name: str, make: Callable[[], State]) -> State:
-        """Return a stage's result: the one that is kept, else the one that is made now."""
+    def stage(self, name: str, make: Callable[[], State], grows_with: Growth = "points") -> State:
+        """Return a stage's result: the kept one, else the one made now."""
         kept = self.load(name)
         if kept is not None:
             return kept[0]
+        start = time.perf_counter()
         result = make()
+        self.observer.made(name, time.perf_counter() - start, grows_with)
         self.keep(name, result)
         return result
 
     def load(self, name: str) -> tuple[State, dict[str, Any]] | None:
-        """Return what was kept under a name, with its notes, or None."""
-        path = None if self.folder is None else self.folder / f"{name}.safetensors"
+        """Return the tensors and notes kept under a name, or None."""
+        path = self._file(name)
         return None if path is None or not path.exists() else read_state(path)
 
     def keep(self, name: str, state: State, notes: Mapping[str, Any] | None = None) -> None:
-        """Keep tensors and notes under a name: all of them, or what was there before."""
-        if self.folder is not None:
-            write_state(self.folder / f"{name}.safetensors", state, notes or {})
+        """Keep tensors and notes under a name, atomically."""
+        path = self._file(name)
+        if path is not None:
+            write_state(path, state, notes or {})
 
     def forget(self, name: str) -> None:
         """Remove what was kept under a name."""
-        if self.folder is not None:
-            (self.folder / f"{name}.safetensors").unlink(missing_ok=True)
+        path = self._file(name)
+        if path is not None:
+            path.unlink(missing_ok=True)
 
-    def is_enough(self, stage: str, epochs: int, steps: int, done: int) -> bool:
-        """Tell whether a stage of so many epochs and steps an epoch may end after those done; a rehearsal's may."""
-        return False
+    def _file(self, name: str) -> Path | None:
+        if not self.is_open:
+            raise RuntimeError(f"the run in {self.folder} was not opened: call run.open(inputs) first")
+        return None if self.folder is None else self.folder / f"{name}.safetensors"
 
     def log(self, **values: Any) -> None:
         """Add a line to the log of the run."""
@@ -89,18 +105,18 @@ class Run:
                 out.write(orjson.dumps(values) + b"\n")
 
     def numbers(self, stage: str, epoch: int = 0, step: int = 0) -> np.random.Generator:
-        """Return the numpy generator of a place in the run."""
+        """Return the numpy generator for a stage, epoch and step."""
         return np.random.default_rng([self.seed, zlib.crc32(stage.encode()), epoch, step])
 
     def generator(self, stage: str, epoch: int = 0, step: int = 0) -> torch.Generator:
-        """Return the torch generator (on the CPU) of a place in the run."""
+        """Return the torch generator (on the CPU) for a stage, epoch and step."""
         return torch.Generator().manual_seed(int(self.numbers(stage, epoch, step).integers(2**62)))
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a run's folder and keep other processes out, or refuse one that holds something else.
+    """Make a run's folder and lock it, or refuse a folder that holds something else.
 
-    What a killed run left half-written is removed.
+    Half-written files of a killed run are removed.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -109,28 +125,24 @@ def _make_folder(folder: Path) -> None:
         if not ours:
             raise ConfigError(f"{folder} is not the folder of a run (run.json is missing) and not empty; name another")
         _lock(folder)
-        for half in (*folder.glob(".*.part"), *folder.glob(".tmp*")):  # of new_file, and of safetensors
-            half.unlink()
+        for partial in (*folder.glob(".*.part"), *folder.glob(".tmp*")):  # of new_file, and of safetensors
+            partial.unlink()
     except OSError as error:
         raise DataError(f"cannot be the folder of a run: {error.strerror}", folder) from None
 
 
 def _lock(folder: Path) -> None:
-    """Keep other processes out of a folder for as long as this one lives."""
+    """Lock a folder against other processes for as long as this one lives."""
     path = (folder / ".lock").absolute()
     if path in _locks and path.exists():
         return
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        import fcntl
-
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # Windows; there nobody is kept out
-        pass
-    except OSError:
-        os.close(lock)
-        raise ConfigError(f"another process is training in {folder}; wait for it, or name another folder") from None
-    _locks[path] = lock
+        lock(file, f"another process is training in {folder}; wait for it, or name another folder")
+    except ConfigError:
+        os.close(file)
+        raise
+    _locks[path] = file
 
 
 _locks: dict[Path, int] = {}  # open files, whose locks end with this process
@@ -140,11 +152,11 @@ def _read_inputs(path: Path) -> dict[str, Any]:
     try:
         return dict(orjson.loads(path.read_bytes()))
     except (OSError, orjson.JSONDecodeError, TypeError, ValueError) as error:
-        raise DataError(f"not the inputs of a run ({error}); start over with --fresh", path) from None
+        raise DataError(f"is unreadable ({error}); start over with --fresh", path) from None
 
 
-def _check_same(found: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
-    was, now = _flat(found), _flat(wanted)
+def _check_same(kept: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
+    was, now = _flat(kept), _flat(wanted)
     keys = [key for key in {**now, **was} if was.get(key) != now.get(key)]
     differ = [f"{key} was {was.get(key)!r} and is {now.get(key)!r}" for key in keys]
     if keys:
@@ -155,11 +167,21 @@ def _check_same(found: Mapping[str, Any], wanted: Mapping[str, Any], path: Path)
 
 
 def _flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings one by one, whatever group they belong to."""
+    """Return the settings of all groups in one mapping."""
     flat: dict[str, Any] = {}
     for key, value in inputs.items():
         flat |= value if isinstance(value, Mapping) else {key: value}
     return flat
+
+
+def with_prefix(prefix: str, state: State) -> State:
+    """Return tensors with a prefix before their names."""
+    return {f"{prefix}{name}": value for name, value in state.items()}
+
+
+def part_of(state: State, prefix: str) -> State:
+    """Return the tensors whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def write_state(path: Path, state: State, notes: Mapping[str, Any]) -> None:
@@ -175,24 +197,8 @@ def write_state(path: Path, state: State, notes: Mapping[str, Any]) -> None:
 
 
 def state_size(state: State) -> int:
-    """Return the bytes of what `write_state` writes of tensors without notes: 8 of its length, a header, numbers.
-
-    The header is JSON with an entry for each tensor, in the order of their types, filled up to a multiple of 8 bytes.
-    """
-    entries: dict[str, Any] = {"__metadata__": {"notes": "{}"}}
-    end = 0
-    kinds = list(_DTYPES)
-    for name in sorted(state, key=lambda name: (kinds.index(state[name].dtype), name)):
-        start, end = end, end + state[name].numel() * state[name].element_size()
-        shape = list(state[name].shape)
-        entries[name] = {"dtype": _DTYPES[state[name].dtype], "shape": shape, "data_offsets": [start, end]}
-    return 8 + math.ceil(len(orjson.dumps(entries)) / 8) * 8 + end
-
-
-_DTYPES = {  # in the order in which safetensors writes them
-    torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.float16: "F16",
-    torch.uint8: "U8",
-}  # fmt: skip
+    """Return about the size in bytes of the file that `write_state` writes: the numbers, and a header in JSON."""
+    return 50 + sum(70 + len(name) + tensor.nbytes for name, tensor in state.items())
 
 
 def read_state(path: Path) -> tuple[State, dict[str, Any]]:

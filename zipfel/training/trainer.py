@@ -14,41 +14,41 @@ from torch import Tensor, nn
 
 from zipfel.nn.optim import Adam, Optimiser, Sgd
 from zipfel.training.machine import keep_freed_memory
-from zipfel.training.progress import Moment
-from zipfel.training.run import Run, State
+from zipfel.training.progress import Moment, StageLength
+from zipfel.training.run import Run, State, part_of, with_prefix
 
 Rows = NDArray[np.int64]
 Objective = Callable[[Rows, torch.Generator], Mapping[str, Tensor]]  # rows of train -> named terms of the loss
-Turn = Callable[[int, bool], None]  # epochs done, whether a stopped stage goes on
+Turn = Callable[[int, bool], None]  # epochs done, whether an interrupted stage resumes
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast a stage learns. The rate rises over `warmup` of all steps, then falls to 0 in a line."""
+    """How long and how fast a stage learns. The rate rises over `warmup` of all steps, then falls linearly to 0."""
 
     epochs: int
-    batch: int
-    rate: float
+    batch_size: int
+    learning_rate: float
     warmup: float = 0.1
-    fixed: bool = False  # the rate stays as it is
-    halve: bool = False  # the rate stays as it is until half-way, and is half of it then
-    optimiser: Literal["adam", "sgd"] = "adam"
+    fixed: bool = False  # constant learning rate
+    halve: bool = False  # constant learning rate, halved after half of the steps
+    optimizer: Literal["adam", "sgd"] = "adam"
     patience: int | None = None  # epochs without a better validation after which to stop; None never stops
-    clip: float | None = None  # longest gradient, of all parameters as one vector
-    half: bool = False  # products in bfloat16 on a CPU too; on a GPU they always are
+    half: bool = False  # bfloat16 products on a CPU too; a GPU always uses them
+    turn_every: int = 1  # epochs between turns
     checkpoint_seconds: float = 60
 
     def rate_at(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 0."""
         if self.fixed or self.halve:
-            return self.rate / 2 if self.halve and 2 * step >= steps else self.rate
+            return self.learning_rate / 2 if self.halve and 2 * step >= steps else self.learning_rate
         done, rising = (step + 1) / (steps + 1), self.warmup
-        return self.rate * (done / rising if done < rising else (1 - done) / (1 - rising))
+        return self.learning_rate * (done / rising if done < rising else (1 - done) / (1 - rising))
 
 
 @dataclass
-class _Place:
-    """Where a stage stands; kept in every checkpoint."""
+class _Position:
+    """How far a stage has come; kept in every checkpoint."""
 
     epoch: int = 0
     step: int = 0  # of the epoch
@@ -61,9 +61,9 @@ class _Place:
 class Outcome:
     """How a stage ended."""
 
-    best: float | None  # best validation; None where nothing was validated
-    best_epoch: int  # from 0; -1 where nothing was validated
-    epochs: int  # that were finished
+    best: float | None  # best validation; None without validation
+    best_epoch: int  # from 0; -1 without validation
+    epochs: int  # finished ones
     seconds: float
     interrupted: bool = False
 
@@ -72,34 +72,35 @@ def train(
     run: Run, stage: str, module: nn.Module, points: int, objective: Objective, schedule: Schedule,
     validate: Callable[[], float] | None = None, turn: Turn | None = None,
 ) -> Outcome:  # fmt: skip
-    """Let `module` learn, and leave it with its best weights (its last, where nothing is validated).
+    """Train `module`, and leave it with its best weights, or with its last where nothing is validated.
 
-    turn: what happens between epochs, with one optimiser and one schedule for all of them. It is called with the number
-    of epochs that are done: before the first, after each (before it is validated), and where a stopped stage goes on.
-    There it is told so: what it did to `module` is in the checkpoint, and so may be some steps of the next epoch.
+    turn: work between epochs, under one optimizer and one schedule. It is called with the number of finished epochs:
+    before the first one, after every `schedule.turn_every` epochs (before validation), and when an interrupted stage
+    resumes. In that case it is told so: the checkpoint already holds what the last turn did to `module`, and maybe some
+    steps of the next epoch.
 
-    A stage that is done is loaded; one that was stopped goes on at its last checkpoint, with the same draws. Ctrl-C
-    ends it early, with the best weights so far.
+    A finished stage is loaded; an interrupted one resumes at its last checkpoint with the same draws. Ctrl-C ends it
+    early with the best weights so far.
     """
     keep_freed_memory()
     done = run.load(stage)
     if done is not None:
         module.load_state_dict(done[0])
         module.eval()
-        run.forget(f"{stage}.checkpoint")  # where the run was killed just before that
+        run.forget(f"{stage}.checkpoint")  # left over if the run was killed just before removing it
         return Outcome(**done[1])
-    learner = _Learner(run, stage, module, points, objective, schedule, validate, turn)
-    resumed = learner.resume()
+    training = _Training(run, stage, module, points, objective, schedule, validate, turn)
+    resumed = training.resume()
     try:
-        learner.turn(learner.place.epoch, resumed)
-        learner.learn()
+        training.start(resumed)
+        training.learn()
     except KeyboardInterrupt:
-        return learner.finish(interrupted=True)
-    return learner.finish()
+        return training.finish(interrupted=True)
+    return training.finish()
 
 
-class _Learner:
-    """One call of `train`, with what it keeps between steps."""
+class _Training:
+    """One call of `train`, with its state between steps."""
 
     def __init__(
         self, run: Run, stage: str, module: nn.Module, points: int, objective: Objective, schedule: Schedule,
@@ -109,48 +110,52 @@ class _Learner:
         self.objective, self.schedule, self.validate = objective, schedule, validate
         self.turn: Turn = turn or (lambda epochs, resumed: None)
         kinds: dict[str, type[Adam | Sgd]] = {"adam": Adam, "sgd": Sgd}
-        self.optimiser: Optimiser = kinds[schedule.optimiser](module, schedule.rate, clip=schedule.clip)
-        self._forget_gradients()
-        self.place = _Place()
+        self.optimizer: Optimiser = kinds[schedule.optimizer](module, schedule.learning_rate)
+        self._clear_gradients()
+        self.position = _Position()
         self.best_weights: State | None = None
-        self.steps_an_epoch = max(1, points // schedule.batch)
+        self.steps_an_epoch = max(1, points // schedule.batch_size)
         self.steps = self.steps_an_epoch * schedule.epochs
-        self.sums: dict[str, Tensor] = {}  # of the terms of the loss, since the epoch began (or went on)
+        self.sums: dict[str, Tensor] = {}  # of the terms of the loss, since the epoch began or resumed
         self.summed = 0
-        self.told = self.saved = time.monotonic()
+        self.reported = self.saved = time.monotonic()
         self.device = next(iter(module.parameters())).device
 
+    def start(self, resumed: bool) -> None:
+        """Do the turn before the first epoch, or the one of a resumed stage."""
+        turns = self.schedule.epochs // self.schedule.turn_every + 1
+        self.run.observer.began(self.stage, StageLength(self.schedule.epochs, self.steps_an_epoch, turns))
+        self.turn(self.position.epoch, resumed)
+        self.run.observer.did("turn")
+
     def learn(self) -> None:
-        """Go through all epochs that are left."""
-        place, started = self.place, time.monotonic()
-        before = place.seconds
-        for epoch in range(place.epoch, self.schedule.epochs):
-            if self._is_stale(epoch) or self._is_enough(epoch, 0):  # also of a run that was killed after its last epoch
+        """Train for the remaining epochs."""
+        position, observer, started = self.position, self.run.observer, time.monotonic()
+        before = position.seconds
+        for epoch in range(position.epoch, self.schedule.epochs):
+            if self._is_stale(epoch) or observer.is_enough():  # stale: also a run that was killed after its last epoch
                 break
             self.module.train()
             self.sums, self.summed = {}, 0
             order = self.run.numbers(self.stage, epoch).permutation(self.points)
-            for step in range(place.step, self.steps_an_epoch):
+            for step in range(position.step, self.steps_an_epoch):
                 batch = order[step :: self.steps_an_epoch]
                 self._step(batch, epoch, step)
-                place.step, place.seconds = step + 1, before + time.monotonic() - started
-                self._tell(len(batch), started, before)
+                position.step, position.seconds = step + 1, before + time.monotonic() - started
+                self._report(len(batch))
                 if time.monotonic() - self.saved > self.schedule.checkpoint_seconds:
                     self.checkpoint()
-                if self._is_enough(epoch, step + 1):
+                observer.did("step")
+                if observer.is_enough():
                     break
             self._end_epoch(epoch)
-            place.epoch, place.step = epoch + 1, 0
+            position.epoch, position.step = epoch + 1, 0
             self.checkpoint()
 
     def _is_stale(self, epoch: int) -> bool:
-        """Tell whether validation has not become better for as long as patience lasts, before an epoch."""
+        """Whether validation has not improved in the last `patience` epochs before this one."""
         patience = self.schedule.patience
-        return self.validate is not None and patience is not None and epoch - 1 - self.place.best_epoch >= patience
-
-    def _is_enough(self, epoch: int, step: int) -> bool:
-        done = epoch * self.steps_an_epoch + step
-        return self.run.is_enough(self.stage, self.schedule.epochs, self.steps_an_epoch, done)
+        return self.validate is not None and patience is not None and epoch - 1 - self.position.best_epoch >= patience
 
     def _step(self, rows: Rows, epoch: int, step: int) -> None:
         generator = self.run.generator(self.stage, epoch, step + 1)
@@ -158,20 +163,20 @@ class _Learner:
             terms = self.objective(np.sort(rows), generator)
             loss = sum(terms.values(), start=torch.zeros((), device=self.device))
         loss.backward()  # type: ignore[no-untyped-call]
-        self.optimiser.step(self.schedule.rate_at(epoch * self.steps_an_epoch + step, self.steps))
+        self.optimizer.step(self.schedule.rate_at(epoch * self.steps_an_epoch + step, self.steps))
         self.summed += 1
         for name, term in terms.items():
             self.sums[name] = self.sums.get(name, 0) + term.detach()
 
-    def _tell(self, points: int, started: float, before: float) -> None:
-        """Tell how it goes, twice a second; only then are losses fetched from the device."""
+    def _report(self, points: int) -> None:
+        """Report progress twice a second; only then are losses fetched from the device."""
         now = time.monotonic()
-        if now - self.told < 0.5:
+        if now - self.reported < 0.5:
             return
-        self.told = now
-        step = self.place.epoch * self.steps_an_epoch + self.place.step
-        rate = step / max(self.place.seconds, 1e-9)
-        moment = Moment(self.stage, self.place.epoch, self.schedule.epochs, step, self.steps,
+        self.reported = now
+        step = self.position.epoch * self.steps_an_epoch + self.position.step
+        rate = step / max(self.position.seconds, 1e-9)
+        moment = Moment(self.stage, self.position.epoch, self.schedule.epochs, step, self.steps,
                         rate * points, (self.steps - step) / rate, self._losses())  # fmt: skip
         self.run.progress.update(moment)
 
@@ -179,60 +184,60 @@ class _Learner:
         return {name: float(total) / self.summed for name, total in self.sums.items()}
 
     def _end_epoch(self, epoch: int) -> None:
-        self.turn(epoch + 1, False)
+        if (epoch + 1) % self.schedule.turn_every == 0:
+            self.turn(epoch + 1, False)
+            self.run.observer.did("turn")
         score = None
         if self.validate is not None:
             self.module.eval()
             with torch.no_grad():
                 score = self.validate()
-            if self.place.best is None or score > self.place.best:
-                self.place.best, self.place.best_epoch = score, epoch
+            if self.position.best is None or score > self.position.best:
+                self.position.best, self.position.best_epoch = score, epoch
                 self.best_weights = {name: value.clone() for name, value in self.module.state_dict().items()}
-        seconds = round(self.place.seconds, 2)
+        self.run.observer.did("validation")
+        seconds = round(self.position.seconds, 2)
         self.run.log(stage=self.stage, epoch=epoch + 1, seconds=seconds, validation=score, **self._losses())
 
     def checkpoint(self) -> None:
-        """Keep everything that it takes to go on from here."""
+        """Keep everything needed to resume from here."""
         self.saved = time.monotonic()
         if self.run.folder is None:
             return
-        state: State = {f"module.{name}": value for name, value in self.module.state_dict().items()}
-        state |= {f"best.{name}": value for name, value in (self.best_weights or {}).items()}
-        state |= {f"optimiser.{name}": value for name, value in self.optimiser.state_dict().items()}
-        self.run.keep(f"{self.stage}.checkpoint", state, vars(self.place))
+        state = with_prefix("module.", self.module.state_dict())
+        state |= with_prefix("best.", self.best_weights or {})
+        state |= with_prefix("optimizer.", self.optimizer.state_dict())
+        self.run.keep(f"{self.stage}.checkpoint", state, vars(self.position))
 
     def resume(self) -> bool:
-        """Go on at the last checkpoint, and tell whether there is one."""
+        """Load the last checkpoint; return whether there is one."""
         kept = self.run.load(f"{self.stage}.checkpoint")
         if kept is None:
             return False
         state, notes = kept
-        self.module.load_state_dict(_part(state, "module."))
-        self.best_weights = _part(state, "best.") or None
-        self.optimiser.load_state_dict(_part(state, "optimiser."))
-        self.place = _Place(**notes)
-        self.run.log(stage=self.stage, resumed_at_epoch=self.place.epoch, step=self.place.step)
+        self.module.load_state_dict(part_of(state, "module."))
+        self.best_weights = part_of(state, "best.") or None
+        self.optimizer.load_state_dict(part_of(state, "optimizer."))
+        self.position = _Position(**notes)
+        self.run.log(stage=self.stage, resumed_at_epoch=self.position.epoch, step=self.position.step)
         return True
 
     def finish(self, interrupted: bool = False) -> Outcome:
-        """Take the best weights, and keep them as the stage's result unless it was interrupted."""
+        """Load the best weights, and keep them as the stage's result unless it was interrupted."""
         if self.best_weights is not None:
             self.module.load_state_dict(self.best_weights)
         self.module.eval()
-        self._forget_gradients()
-        place = self.place
-        outcome = Outcome(place.best, place.best_epoch, place.epoch, place.seconds, interrupted)
+        self.run.observer.ended()
+        self._clear_gradients()
+        position = self.position
+        outcome = Outcome(position.best, position.best_epoch, position.epoch, position.seconds, interrupted)
         if not interrupted:
             self.run.keep(self.stage, self.module.state_dict(), vars(outcome))
             self.run.forget(f"{self.stage}.checkpoint")
         return outcome
 
-    def _forget_gradients(self) -> None:
-        """Drop what a step that was stopped half-way has left behind."""
+    def _clear_gradients(self) -> None:
+        """Drop gradients of a step that was interrupted."""
         self.module.zero_grad(set_to_none=True)
-        for table in self.optimiser.tables.values():
+        for table in self.optimizer.tables.values():
             table.touched.clear()
-
-
-def _part(state: State, prefix: str) -> State:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

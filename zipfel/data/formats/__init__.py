@@ -1,4 +1,4 @@
-"""Reading and writing data sets: `read` finds the format from what lies in the folder or file."""
+"""Read and write data sets; `read` recognises the format by the files in a folder or by the ending of a file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from zipfel.data.dataset import Dataset
@@ -21,51 +22,39 @@ __all__ = ["FORMATS", "Format", "TableSettings", "format_of", "known_format", "r
 
 @dataclass(frozen=True)
 class Format:
-    """A folder format: how to tell it, read it and write it. holds: what a point is in it, text or features."""
+    """A folder format. holds: "texts" or "features" of points.  shown_by: the files that a folder is recognised by."""
 
-    is_here: Callable[[Path], bool]
+    is_here: Callable[[Path], object]  # true or not
     read: Callable[[Path, TableSettings], Dataset]
     write: Callable[[Dataset, Path, str], None]
     holds: str
     shown_by: str
 
 
-def _without_columns(reader: Callable[[Path, str], Dataset]) -> Callable[[Path, TableSettings], Dataset]:
-    return lambda folder, settings: reader(folder, settings.encoding)
+def _format(module: ModuleType, holds: str, is_here: Callable[[Path], object], shown_by: str) -> Format:
+    return Format(is_here, lambda path, settings: module.read(path, settings.encoding), module.write, holds, shown_by)
 
 
-def _write_table(ending: str, dataset: Dataset, folder: Path, suffix: str) -> None:
-    table.write(dataset, folder, ending + ("" if ending == ".parquet" else suffix))
-
-
-def _table_is_here(ending: str, folder: Path) -> bool:
-    return find(folder, f"train{ending}") is not None
+def _table(ending: str) -> Format:
+    reader, writer, train = partial(table.read, ending), partial(table.write, ending), f"train{ending}"
+    return Format(lambda folder: find(folder, train), reader, writer, "texts", train)
 
 
 FORMATS: dict[str, Format] = {
-    "lf": Format(lf.is_here, _without_columns(lf.read), lf.write, "texts", "trn.json and lbl.json"),
-    "repository": Format(
-        repository.is_here, _without_columns(repository.read), repository.write, "features", "train.txt or *_train.txt"
+    "lf": _format(lf, "texts", lambda folder: find(folder, "trn.json"), "trn.json and lbl.json"),
+    "repository": _format(
+        repository, "features", lambda folder: repository.part_file(folder, "train"), "train.txt or *_train.txt"
     ),
-    "split": Format(split.is_here, _without_columns(split.read), split.write, "features", "trn_X_Xf.txt, trn_X_Y.txt"),
-    "npz": Format(npz.is_here, _without_columns(npz.read), npz.write, "features", "X.trn.npz and Y.trn.npz"),
-    **{
-        ending[1:]: Format(
-            partial(_table_is_here, ending),
-            partial(table.read, ending),
-            partial(_write_table, ending),
-            "texts",
-            f"train{ending}",
-        )
-        for ending in ENDINGS
-    },
+    "split": _format(split, "features", lambda folder: find(folder, "trn_X_Y.txt"), "trn_X_Xf.txt, trn_X_Y.txt"),
+    "npz": _format(npz, "features", lambda folder: (folder / "Y.trn.npz").is_file(), "X.trn.npz and Y.trn.npz"),
+    **{ending[1:]: _table(ending) for ending in ENDINGS},
 }
 
 
 def read(source: Any, settings: TableSettings | None = None, format: str | None = None) -> Dataset:
     """Read a data set from a folder, a file, or a data frame of pandas or polars.
 
-    settings: for tables, which columns hold what. format: one of FORMATS, where a folder holds more than one.
+    settings: the columns of tables, and the encoding.  format: one of FORMATS, needed if a folder holds several.
 
     >>> read("no/such/folder")
     Traceback (most recent call last):
@@ -82,8 +71,8 @@ def read(source: Any, settings: TableSettings | None = None, format: str | None 
     except DataError as error:
         if error.path is not None:
             raise
-        raise DataError(error.problem, path) from None  # what only all files together show, such as other sizes
-    except OSError as error:  # such as a folder that may not be looked into
+        raise DataError(error.problem, path) from None  # parts that contradict each other, such as in size
+    except OSError as error:  # such as a folder without read permission
         raise DataError(f"cannot be read: {error.strerror or error}", path) from None
 
 
@@ -107,32 +96,32 @@ def _read_file(path: Path, settings: TableSettings) -> Dataset:
 
 
 def format_of(path: Path | str, format: str | None = None) -> str:
-    """Return the format of a folder or file: the one that is named, else the one that it shows."""
+    """Return the given format if it is known; without one, recognise that of a folder or file."""
     folder = Path(path)
     if format is not None:
         return known_format(format)
     if not folder.is_dir():
         name = folder.name.lower().removesuffix(".gz")
         return next((ending[1:] for ending in ENDINGS if name.endswith(ending)), "repository")
-    found = [name for name, kind in FORMATS.items() if kind.is_here(folder)]
-    if len(found) > 1:
-        raise DataError(f"holds more than one format: {', '.join(found)}; name one of them as the format", folder)
-    if not found:
+    formats = [name for name, kind in FORMATS.items() if kind.is_here(folder)]
+    if len(formats) > 1:
+        raise DataError(f"holds more than one format: {', '.join(formats)}; choose one with format= (--from)", folder)
+    if not formats:
         wanted = "; ".join(f"{kind.shown_by} ({name})" for name, kind in FORMATS.items())
         inside = listed(sorted(path.name for path in folder.iterdir()), most=8) or "nothing"
         raise DataError(f"no data set here: expected {wanted}; found {inside}", folder)
-    return found[0]
+    return formats[0]
 
 
 def known_format(name: str) -> str:
-    """Return the name of a format, or say which ones there are."""
+    """Return the name if FORMATS has it; else raise an error that suggests one."""
     if name not in FORMATS:
         raise DataError(f"unknown format {name!r}{did_you_mean(name, FORMATS)}")
     return name
 
 
 def write(dataset: Dataset, path: Path | str, format: str, gzip: bool = False) -> None:
-    """Write a data set into a new folder, in one of FORMATS; nothing is left behind where that fails."""
+    """Write a data set to a new folder, in one of FORMATS; a failure leaves nothing behind."""
     kind = FORMATS[known_format(format)]
     with new_folder(Path(path)) as folder:
         kind.write(dataset, folder, ".gz" if gzip else "")

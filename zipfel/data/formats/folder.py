@@ -1,4 +1,4 @@
-"""What the folder formats share: names, filter pairs, label features, and `dataset.json` with name and propensities."""
+"""Code that the folder formats share: names, filter files, and `dataset.json` with name and propensity constants."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import dataclasses
 import math
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from zipfel.data.dataset import Dataset, Part, Propensity
-from zipfel.data.formats.files import byte_lines, find, new_file, opened, read_names, write_names
-from zipfel.data.formats.sparse_text import parse_id, shown
+from zipfel.data.formats.files import byte_lines, find, new_file, opened, read_names, write_bytes, write_names
+from zipfel.data.formats.sparse_text import matrix_of, parse_id, shown
 from zipfel.errors import DataError
 
+PREFIXES = {"train": "trn", "test": "tst", "validation": "val"}  # of files, by part
 FILTERS = {
     "train": ("filter_labels_train.txt",),
     "test": ("filter_labels_test.txt",),
@@ -26,8 +30,9 @@ FILTERS = {
 }
 METADATA = "dataset.json"
 
-# The repository's propensity constants by family (Jain et al., 2016, Sec. 4.1), where a folder has no dataset.json; the
-# first that fits holds. The field measures these Wikipedia and Amazon sets with the constants of all others.
+# The repository's propensity constants by family (Jain et al., 2016, Sec. 4.1), for folders without dataset.json; the
+# first name that matches decides. For the first three, the field uses the default constants although they are Wikipedia
+# and Amazon data.
 _FAMILIES = {
     "wiki10": Propensity(),
     "wikiseealso": Propensity(),
@@ -38,37 +43,64 @@ _FAMILIES = {
 
 
 class Names(NamedTuple):
-    """Files with one name a line, by the names that a format gives them."""
+    """The names that a format gives its files of label names and feature names; the first is the one written."""
 
     labels: tuple[str, ...]
     features: tuple[str, ...]
 
 
 class Metadata(NamedTuple):
-    """What dataset.json holds. text: the text columns of tables."""
+    """The content of dataset.json. text: the text columns of tables."""
 
     name: str
     propensity: Propensity
     text: tuple[str, ...] = ()
 
 
+@dataclass
+class Documents:
+    """Columns of documents, filled row by row: texts by field, uids with their row, label counts and label ids."""
+
+    texts: dict[str, list[str]]
+    uids: dict[str, int] = field(default_factory=dict)
+    counts: array[int] = field(default_factory=lambda: array("q"))
+    ids: array[int] = field(default_factory=lambda: array("i"))
+
+    def part(self, ids: NDArray[np.int32], labels: int, file: str) -> tuple[Part, list[str]]:
+        """Return the part with the given label ids, and a note if a row repeats labels.  file: its name, for that."""
+        Y, merged = matrix_of(np.array(self.counts), ids, labels)
+        return Part(Y, texts=self.texts, uids=list(self.uids) or None), merged_notes(file, labels=merged)
+
+
+def merged_notes(file: str, labels: int = 0, features: int = 0) -> list[str]:
+    """Return notes on the labels and features that were repeated in a row of a file, if there are any."""
+    notes = [f"{file}: {labels} labels repeated in a row, merged"] if labels else []
+    return notes + ([f"{file}: {features} features repeated in a row, summed"] if features else [])
+
+
 def assembled(
-    folder: Path, parts: dict[str, Part], notes: list[str], names: Names, Z: csr_array | None, encoding: str
+    folder: Path,
+    parts: Mapping[str, tuple[Part, list[str]]],
+    names: Names | None = None,
+    encoding: str = "utf-8",
+    notes: Sequence[str] = (),
+    **others: Any,
 ) -> Dataset:
-    """Put parts, label features, names and metadata of a folder together."""
-    train, metadata = parts["train"], read_metadata(folder)
-    features = 0 if train.X is None else train.X.shape[1]
-    return Dataset(
-        train,
-        parts.get("test"),
-        parts.get("validation"),
-        name=metadata.name,
-        label_names=_names(folder, names.labels, train.Y.shape[1], "labels", encoding),
-        feature_names=_names(folder, names.features, features, "features", encoding),
-        Z=Z,
-        propensity=metadata.propensity,
-        notes=tuple(notes),
-    )
+    """Make a data set of parts with notes, and of the filters, names and metadata in the folder.
+
+    names: the files of names, if the format has them.  others: further attributes of the data set.
+    """
+    metadata, notes = read_metadata(folder), list(notes)
+    kept: dict[str, Any] = {}
+    for name, (part, merged) in parts.items():
+        kept[name], dropped = _filtered(folder, name, part)
+        notes += merged + dropped
+    if names is not None:
+        train = kept["train"]
+        features = 0 if train.X is None else train.X.shape[1]
+        others["label_names"] = _names(folder, names.labels, train.Y.shape[1], "labels", encoding)
+        others["feature_names"] = _names(folder, names.features, features, "features", encoding)
+    return Dataset(**kept, name=metadata.name, propensity=metadata.propensity, notes=tuple(notes), **others)
 
 
 def _names(folder: Path, files: tuple[str, ...], size: int, kind: str, encoding: str) -> list[str] | None:
@@ -76,14 +108,14 @@ def _names(folder: Path, files: tuple[str, ...], size: int, kind: str, encoding:
     return None if path is None else read_names(path, size, kind, encoding)
 
 
-def with_filter(folder: Path, name: str, part: Part) -> tuple[Part, list[str]]:
-    """Return the part with the pairs of its filter file left out, and notes on what that did."""
+def _filtered(folder: Path, name: str, part: Part) -> tuple[Part, list[str]]:
+    """Return the part without the pairs of its filter file, and a note if any were dropped."""
     path = find(folder, *FILTERS[name])
     if path is None:
         return part, []
     filtered = dataclasses.replace(part, filtered=read_filter(path, *part.Y.shape))
     dropped = part.Y.nnz - filtered.Y.nnz
-    return filtered, [f"{name}: {dropped} labels of points left out by {path.name}"] if dropped else []
+    return filtered, [f"{name}: {dropped} labels of points dropped by {path.name}"] if dropped else []
 
 
 def read_filter(path: Path, points: int, labels: int) -> csr_array:
@@ -101,11 +133,11 @@ def read_filter(path: Path, points: int, labels: int) -> csr_array:
         except ValueError as error:
             raise DataError(str(error), path, number) from None
     values = np.ones(len(rows), dtype=np.float32)
-    return csr_array((values, (np.array(rows, dtype=np.int32), np.array(columns, dtype=np.int32))), (points, labels))
+    return csr_array((values, (np.array(rows), np.array(columns))), (points, labels))
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """Return a data set's name and propensity constants: from dataset.json, else from the folder's name."""
+    """Return name, propensity constants and text columns from dataset.json, else derived from the folder's name."""
     path = find(folder, METADATA)
     if path is None:
         name = folder.resolve().name
@@ -117,14 +149,14 @@ def read_metadata(folder: Path) -> Metadata:
         propensity = Propensity(float(values["propensity"]["A"]), float(values["propensity"]["B"]))
         name, columns = values["name"], values.get("text", [])
         if not (all(map(math.isfinite, propensity)) and all(isinstance(word, str) for word in (name, *columns))):
-            raise ValueError("a constant is not finite, or a name is not text")
+            raise ValueError("A and B must be finite, and names must be text")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f'expected {{"name": …, "propensity": {{"A": …, "B": …}}}}; {error!r:.80}', path) from None
     return Metadata(name, propensity, tuple(columns))
 
 
 def write_common(dataset: Dataset, folder: Path, names: Names | None = None, text: Sequence[str] = ()) -> None:
-    """Write filters, metadata (with the text columns of tables) and, where a format has files for them, names."""
+    """Write filter files, dataset.json (text: text columns of tables), and the files of names if a format has them."""
     for name, part in dataset.parts.items():
         if part.filtered is not None:
             write_filter(part.filtered, folder / FILTERS[name][0])
@@ -135,32 +167,37 @@ def write_common(dataset: Dataset, folder: Path, names: Names | None = None, tex
     metadata: dict[str, object] = {"name": dataset.name, "propensity": dataset.propensity._asdict()}
     if text:
         metadata["text"] = list(text)
-    with new_file(folder / METADATA) as out:
-        out.write(orjson.dumps(metadata, option=orjson.OPT_INDENT_2) + b"\n")
+    write_bytes(folder / METADATA, orjson.dumps(metadata, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def label_ids(Y: csr_array) -> Iterator[list[int]]:
+    """Yield the label ids of each point."""
+    ids = Y.indices.tolist()
+    yield from (ids[first:last] for first, last in pairwise(Y.indptr.tolist()))
 
 
 def write_filter(pairs: csr_array, path: Path) -> None:
-    """Write `document label` pairs, one a line."""
+    """Write `document label` pairs, one per line."""
     rows = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))
     with new_file(path) as out:
         out.writelines(b"%d %d\n" % pair for pair in zip(rows.tolist(), pairs.indices.tolist(), strict=True))
 
 
 def required_features(dataset: Dataset, part: Part) -> csr_array:
-    """Return a part's features, or say that its texts must be turned into features first."""
+    """Return the features of a part; raise DataError if it has only texts."""
     if part.X is None:
-        raise DataError(f"{dataset.name or 'the data set'} has texts and no features; apply TextFeatures first")
+        raise DataError(f"{dataset.name or 'the data set'} has texts but no features; apply TextFeatures first")
     return part.X
 
 
 def required_texts(dataset: Dataset) -> None:
-    """Refuse a data set without texts."""
-    if dataset.train.texts is None:
-        raise DataError(f"{dataset.name or 'the data set'} has features and no texts; this format holds texts")
+    """Raise DataError if a data set has no texts."""
+    if not dataset.train.texts:
+        raise DataError(f"{dataset.name or 'the data set'} has features but no texts, which this format needs")
 
 
 def require_unique(names: Sequence[str], kind: str) -> None:
-    """Refuse names that stand there twice, where a format tells rows by them."""
+    """Raise DataError if a name is repeated, for formats that identify rows by name."""
     for name, count in Counter(names).most_common(1):
         if count > 1:
-            raise DataError(f"{kind} {name!r:.60} stands there {count} times; this format holds each once")
+            raise DataError(f"{kind} {name!r:.60} occurs {count} times; this format needs unique ones")

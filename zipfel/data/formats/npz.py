@@ -1,7 +1,7 @@
-"""Matrices in scipy's npz files, in a folder as PECOS has it.
+"""Matrices in scipy's npz files, in the folder layout of PECOS.
 
 `X.trn.npz`, `Y.trn.npz`, `X.tst.npz`, `Y.tst.npz` (and `val`), `Z.npz` (label features), `output-items.txt` (label
-names). The X files may lie one folder deeper (`tfidf-attnxml/X.trn.npz`), or be text, one point a line (`X.trn.txt`).
+names). The X files may be one folder deeper (`tfidf-attnxml/X.trn.npz`), or text, one point per line (`X.trn.txt`).
 """
 
 from __future__ import annotations
@@ -15,29 +15,22 @@ from scipy.sparse import csr_array, load_npz, save_npz
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import folder as common
 from zipfel.data.formats.files import find, listed, new_file, opened, read_names, reason
-from zipfel.data.formats.repository import merged_notes
+from zipfel.data.formats.folder import PREFIXES, merged_notes
 from zipfel.data.formats.sparse_text import LARGEST
 from zipfel.errors import DataError
 
-PREFIXES = {"train": "trn", "test": "tst", "validation": "val"}
 NAMES = common.Names(labels=("output-items.txt",), features=("features.txt",))
-
-
-def is_here(folder: Path) -> bool:
-    """Tell whether the folder holds train labels of this format."""
-    return (folder / "Y.trn.npz").is_file()
 
 
 def read(folder: Path, encoding: str = "utf-8") -> Dataset:
     """Read a folder."""
-    parts, notes = {}, []
-    for name, prefix in PREFIXES.items():
-        if (folder / f"Y.{prefix}.npz").is_file() or _feature_file(folder, prefix) is not None:
-            part, merged = _read_part(folder, prefix, encoding)
-            parts[name], filtered = common.with_filter(folder, name, part)
-            notes += merged + filtered
+    parts = {
+        name: _read_part(folder, prefix, encoding)
+        for name, prefix in PREFIXES.items()
+        if (folder / f"Y.{prefix}.npz").is_file() or _feature_file(folder, prefix)
+    }
     Z = read_counted(folder / "Z.npz")[0] if (folder / "Z.npz").is_file() else None
-    return common.assembled(folder, parts, notes, NAMES, Z, encoding)
+    return common.assembled(folder, parts, NAMES, encoding, Z=Z)
 
 
 def _read_part(folder: Path, prefix: str, encoding: str) -> tuple[Part, list[str]]:
@@ -46,30 +39,30 @@ def _read_part(folder: Path, prefix: str, encoding: str) -> tuple[Part, list[str
         raise DataError(f"X.{prefix}.npz (here or one folder deeper) or X.{prefix}.txt is missing", folder)
     Y, merged = read_counted(y_path)
     if (Y.data < 0).any():
-        raise DataError(f"a label has the negative relevance {Y.data.min():g}", y_path)
-    notes = merged_notes(y_path, merged, 0)
+        raise DataError(f"a label has a negative relevance: {Y.data.min():g}", y_path)
+    notes = merged_notes(y_path.name, labels=merged)
     if x_path.suffix != ".npz":
         return Part(Y, texts={"text": read_names(x_path, Y.shape[0], f"points of {y_path.name}", encoding)}), notes
     X, merged = read_counted(x_path)
     if X.shape[0] != Y.shape[0]:
-        raise DataError(f"holds {X.shape[0]} points and {y_path.name} {Y.shape[0]}", x_path)
-    return Part(Y, X), notes + merged_notes(x_path, 0, merged)
+        raise DataError(f"holds {X.shape[0]} points, but {y_path.name} holds {Y.shape[0]}", x_path)
+    return Part(Y, X), notes + merged_notes(x_path.name, features=merged)
 
 
 def _feature_file(folder: Path, prefix: str) -> Path | None:
-    """Find the features of a part: a matrix here, else one folder deeper, else text."""
+    """Return the feature file of a part: a matrix here, else one folder deeper, else text; None if missing."""
     name = f"X.{prefix}.npz"
     if (folder / name).is_file():
         return folder / name
     deeper = sorted(path for path in folder.glob(f"*/{name}") if path.is_file())
     if len(deeper) > 1:
-        places = listed(path.parent.name for path in deeper)
-        raise DataError(f"{name} lies in more than one folder: {places}; keep one", folder)
+        folders = listed(path.parent.name for path in deeper)
+        raise DataError(f"{name} is in more than one folder: {folders}; keep one", folder)
     return deeper[0] if deeper else find(folder, f"X.{prefix}.txt")
 
 
 def read_counted(path: Path) -> tuple[csr_array, int]:
-    """Read a sparse matrix of finite numbers from a scipy npz file; what repeats in a row is added up, and counted."""
+    """Read a sparse matrix of finite numbers, saved by scipy; return it and how many repeated entries were summed."""
     with opened(path) as stream:
         try:
             loaded = _load_csr(stream)
@@ -77,15 +70,15 @@ def read_counted(path: Path) -> tuple[csr_array, int]:
             if hasattr(loaded, "check_format"):
                 loaded.check_format(full_check=True)
             matrix = csr_array(loaded)
-            stored = loaded.nnz if loaded.format == "coo" else matrix.nnz  # coo is added up by becoming csr
+            stored = loaded.nnz if loaded.format == "coo" else matrix.nnz  # coo to csr sums repeated entries
             del loaded
         except Exception as error:  # scipy, numpy and zipfile raise nearly anything on a mangled file
-            raise DataError(f"not a sparse matrix as scipy saves it: {reason(error)}", path) from None
+            raise DataError(f"not a sparse matrix saved by scipy: {reason(error)}", path) from None
     if matrix.ndim != 2 or min(matrix.shape) < 1 or max(matrix.shape) > LARGEST:
         raise DataError(f"expected a matrix with 1 to {LARGEST} rows and columns, found shape {matrix.shape}", path)
     if matrix.dtype.kind not in "biuf":
-        raise DataError(f"holds {matrix.dtype} instead of numbers", path)
-    with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused
+        raise DataError(f"holds {matrix.dtype} values instead of real numbers", path)
+    with np.errstate(over="ignore"):  # values too large become infinite and are rejected below
         matrix = matrix.astype(np.float32, copy=False)
     matrix.sum_duplicates()
     if not np.isfinite(matrix.data).all():
@@ -94,9 +87,9 @@ def read_counted(path: Path) -> tuple[csr_array, int]:
 
 
 def _load_csr(stream: BinaryIO) -> csr_array | None:
-    """Load a CSR matrix array by array, each made narrow before the next, so that memory stays near the result's.
+    """Load a CSR matrix array by array, each narrowed before the next is read, so that memory stays near the result's.
 
-    Returns None, with the stream at its start, for what load_npz has to look at: other layouts, or wide numbers.
+    Returns None, with the stream rewound, for what load_npz must handle: other layouts, ids out of range, other values.
     """
     with np.load(stream) as arrays:
         if arrays["format"].item() in (b"csr", "csr") and max(arrays["shape"]) <= LARGEST:
@@ -116,7 +109,7 @@ def _load_csr(stream: BinaryIO) -> csr_array | None:
 
 
 def write(dataset: Dataset, folder: Path, suffix: str = "") -> None:
-    """Write a folder; npz files are packed in any case."""
+    """Write a folder; npz files are always compressed, so `suffix` is ignored."""
     for name, part in dataset.parts.items():
         _write_matrix(common.required_features(dataset, part), folder / f"X.{PREFIXES[name]}.npz")
         _write_matrix(part.Y, folder / f"Y.{PREFIXES[name]}.npz")

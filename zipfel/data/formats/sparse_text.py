@@ -1,8 +1,8 @@
 """Sparse rows as text: `l,l,l f:v f:v` (Extreme Classification Repository) and `f:v f:v` (its split form).
 
-Fast by this: the separators of a block are found by numpy, and tell which number is a label, a feature or a value;
-the numbers are read by orjson, as one JSON list. A block that is in any way unusual is read again line by line by
-`parse_line`, the plain statement of the format, which either understands it or says what is wrong and where.
+Reading is fast because numpy finds the separators of a block, which decide whether a number is a label, a feature or
+a value, and orjson reads the numbers as one JSON list. Any unusual block is read again line by line by `parse_line`,
+the reference for the format, which either parses a line or says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import orjson
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from zipfel.data.formats.files import Growing, line_blocks, opened
+from zipfel.data.dataset import first_row
+from zipfel.data.formats.files import Growing, line_blocks, opened, shortened
 from zipfel.errors import DataError
 
 LARGEST = 2**31 - 1  # ids are int32
 _TOO_LARGE = 2.0**128 - 2.0**103  # from here on a number rounds to infinity in float32
-_LONGEST_HEADER = 4000  # bytes; a longer first line is anything but a header
-_SEPARATORS = b"\n ,:"  # the place in this string is the separator's code below
+_LONGEST_HEADER = 4000  # bytes; a longer first line is no header
+_SEPARATORS = b"\n ,:"  # a separator's index in this string is its code below
 _NEWLINE, _SPACE, _COMMA, _COLON = range(4)
 _BAD, _LABEL, _FEATURE, _VALUE, _NOTHING = range(5)
 
@@ -35,7 +36,7 @@ _ALLOWED = np.zeros(256, dtype=bool)
 _ALLOWED[list(_SEPARATORS + b"0123456789+-.eE")] = True
 _TO_JSON = bytes.maketrans(_SEPARATORS, b",,,,")
 
-# What a number is, by the separator before it (row) and the one after it (column).
+# The role of a number, by the separator before it (row) and the one after it (column).
 _ROLES = np.full((4, 4), _BAD, dtype=np.uint8)
 _ROLES[_NEWLINE, [_NEWLINE, _SPACE, _COMMA]] = _LABEL
 _ROLES[_COMMA, [_NEWLINE, _SPACE, _COMMA]] = _LABEL
@@ -44,9 +45,9 @@ _ROLES[_COLON, [_NEWLINE, _SPACE]] = _VALUE
 
 
 class Header(NamedTuple):
-    """Sizes from a file's first line; `labels` is 0 in the split form, whose rows have none before their pairs.
+    """Sizes from a file's first line; `labels` is 0 in the split form, whose rows hold only pairs.
 
-    column: what the ids of `id:value` pairs are called in messages.  source: where the sizes come from.
+    column: the name of ids in `id:value` pairs, for messages.  source: where the sizes come from, for messages.
     """
 
     points: int
@@ -58,7 +59,7 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True)
 class SparseFile:
-    """A file's content. merged: how often a label or a feature stood twice in a row."""
+    """The content of a file. merged_labels, merged_features: how many entries repeated another one of their row."""
 
     labels: csr_array  # [points, labels]
     features: csr_array  # [points, features]
@@ -98,72 +99,65 @@ def read_header(stream: BinaryIO, path: Path, names: Sequence[str]) -> Header:
 
 
 def read_rows(stream: BinaryIO, path: Path, header: Header, first_line: int = 2, zeros: bool = False) -> SparseFile:
-    """Read all rows after the header; ids and the number of rows must be what the header says.
+    """Read all rows after the header; their number and their ids must fit it.
 
-    zeros: keep values of 0, which are scores in a file of predictions and nothing in a file of features.
+    zeros: keep values of 0, which are scores in a file of predictions but meaningless in a file of features.
     """
     label_counts, labels = Growing(np.int64), Growing(np.int32)
     feature_counts, features, values = Growing(np.int64), Growing(np.int32), Growing(np.float32)
     rows = 0
     for text in line_blocks(stream):
-        block = _parse_block(text, path, header, first_line=rows + first_line)
+        block = _parse_fast(_plain(text))
+        if block is None or not _in_range(block, header):
+            block = _parse_slowly(text, path, header, rows + first_line)
         rows += len(block.label_counts)
         for buffer, part in zip((label_counts, labels, feature_counts, features, values), block, strict=True):
             buffer.append(part)
     y_counts, x_counts = label_counts.done(), feature_counts.done()
     _check_rows(y_counts + x_counts, path, header, first_line)
-    y_counts, x_counts, y_ids = y_counts[: header.points], x_counts[: header.points], labels.done()
-    Y, merged_labels = matrix_of(y_counts, y_ids, np.ones(len(y_ids), np.float32), header.labels)
-    Y.data[:] = 1
-    X, merged_features = matrix_of(x_counts, features.done(), values.done(), header.features, zeros)
+    Y, merged_labels = matrix_of(y_counts[: header.points], labels.done(), header.labels)
+    X, merged_features = matrix_of(x_counts[: header.points], features.done(), header.features, values.done(), zeros)
     if merged_features and not np.isfinite(X.data).all():
         line = first_row(X, ~np.isfinite(X.data)) + first_line
-        raise DataError(f"the values of a repeated {header.column} add up to more than float32 can hold", path, line)
+        raise DataError(f"the values of a repeated {header.column} sum to more than float32 can hold", path, line)
     return SparseFile(Y, X, merged_labels, merged_features)
 
 
 def matrix_of(
-    counts: NDArray[np.int64], ids: NDArray[np.int32], values: NDArray[np.float32], columns: int, zeros: bool = False
+    counts: NDArray[np.int64],
+    ids: NDArray[np.int32],
+    columns: int,
+    values: NDArray[np.float32] | None = None,
+    zeros: bool = False,
 ) -> tuple[csr_array, int]:
-    """Make a CSR array of rows with `counts` entries each; what repeats in a row is added up, and counted."""
+    """Make a CSR array with `counts` entries per row; return it and how many repeated entries were summed.
+
+    values: default 1.  zeros: keep entries of 0.
+    """
     indptr = np.concatenate(([0], np.cumsum(counts)))
     if indptr[-1] <= LARGEST:
         indptr = indptr.astype(np.int32)
+    values = np.ones(len(ids), dtype=np.float32) if values is None else values
     matrix = csr_array((values, ids, indptr), shape=(len(counts), columns))
-    before = matrix.nnz
     matrix.sum_duplicates()
-    merged = before - matrix.nnz
+    merged = len(ids) - matrix.nnz
     if not zeros and not matrix.data.all():
         matrix.eliminate_zeros()
     return matrix, merged
 
 
-def first_row(matrix: csr_array, wrong: NDArray[np.bool_]) -> int:
-    """Return the first row of a CSR array that holds an entry of which `wrong` is true."""
-    return int(np.searchsorted(matrix.indptr, np.argmax(wrong), side="right")) - 1
-
-
 def _check_rows(counts: NDArray[np.int64], path: Path, header: Header, first_line: int) -> None:
-    """Refuse another number of rows than the header says; blank lines at the end are no rows."""
+    """Check that the number of rows is that of the header; blank lines at the end do not count."""
     rows, expected = len(counts), header.points
     if rows < expected:
-        problem = f"the file ends after {rows} points; {header.source} {expected}"
-        raise DataError(problem, path, rows + first_line - 1)
-    extra = np.flatnonzero(counts[expected:])
-    if len(extra):
-        problem = f"a point too many; {header.source} {expected} points"
-        raise DataError(problem, path, expected + int(extra[0]) + first_line)
-
-
-def _parse_block(text: bytes, path: Path, header: Header, first_line: int) -> _Block:
-    block = _parse_fast(_plain(text))
-    if block is None or not _in_range(block, header):
-        block = _parse_slowly(text, path, header, first_line)
-    return block
+        raise DataError(f"the file ends after {rows} points; {header.source} {expected}", path, rows + first_line - 1)
+    if counts[expected:].any():
+        line = expected + int(np.argmax(counts[expected:] > 0)) + first_line
+        raise DataError(f"more points than expected; {header.source} {expected}", path, line)
 
 
 def _plain(text: bytes) -> bytes:
-    """Bring line ends, tabs and repeated blanks to one form; usually there is nothing to do."""
+    """Normalise line ends, tabs and repeated blanks; usually there is nothing to do."""
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n")
     if b"\t" in text:
@@ -181,16 +175,13 @@ def _parse_fast(text: bytes) -> _Block | None:
     before = np.concatenate(([np.uint8(_NEWLINE)], after[:-1]))
     roles = _ROLES[before, after]
     empty = np.diff(ends, prepend=-1) == 1
-    if empty.any():  # a row without labels starts with a blank, and a row without anything is empty
+    if empty.any():  # a row without labels starts with a blank, or is empty if it has no features either
         at_start = empty & (before == _NEWLINE) & (after <= _SPACE)
         roles[at_start] = _NOTHING
         if (empty & ~at_start).any():
             return None
         text = re.sub(rb"(?m)^(?=[ \n])", b"0", text)
-    if (roles == _BAD).any():
-        return None
-    numbers = json_numbers(text[:-1])
-    if numbers is None:
+    if (roles == _BAD).any() or (numbers := json_numbers(text[:-1])) is None:
         return None
     rows = np.cumsum(before == _NEWLINE) - 1
     return _Block(
@@ -203,7 +194,7 @@ def _parse_fast(text: bytes) -> _Block | None:
 
 
 def json_numbers(text: bytes) -> NDArray[np.float64] | None:
-    """Read numbers with a separator between each two; None where one is not as JSON has it, such as 007, +1 or 1."""
+    """Parse separated numbers; return None if one is not a JSON number, such as 007, +1 or `1.`."""
     if not _ALLOWED[np.frombuffer(text, dtype=np.uint8)].all():
         return None
     try:
@@ -218,7 +209,7 @@ def _in_range(block: _Block, header: Header) -> bool:
 
 
 def fit_float32(values: NDArray[np.float64]) -> bool:
-    """Tell whether all values are finite numbers, also as float32."""
+    """Whether all values are finite as float32."""
     return bool(np.all(np.abs(values) < _TOO_LARGE))
 
 
@@ -227,7 +218,7 @@ def _are_ids(numbers: NDArray[np.float64], size: int) -> bool:
 
 
 def _parse_slowly(text: bytes, path: Path, header: Header, first_line: int) -> _Block:
-    """Parse a block line by line; raises a DataError that names the line."""
+    """Parse a block line by line; raise a DataError that names the line."""
     labels: list[list[int]] = []
     pairs: list[list[tuple[int, float]]] = []
     for number, line in enumerate(text.split(b"\n")[:-1], start=first_line):
@@ -247,7 +238,7 @@ def _parse_slowly(text: bytes, path: Path, header: Header, first_line: int) -> _
 
 
 def parse_line(line: bytes, header: Header) -> tuple[list[int], list[tuple[int, float]]]:
-    """Parse one line; the plain statement of the format. Raises ValueError with what is wrong.
+    """Parse one line into labels and (feature, value) pairs; the reference for the format. Raises ValueError.
 
     >>> parse_line(b"3,1 0:0.5 2:-1", Header(1, 4, 4))
     ([3, 1], [(0, 0.5), (2, -1.0)])
@@ -267,7 +258,7 @@ def _pair(word: bytes, header: Header) -> tuple[int, float]:
 
 
 def parse_value(word: bytes) -> float:
-    """Parse a finite number that float32 can hold. Raises ValueError with what is wrong."""
+    """Parse a number that is finite as float32; raise ValueError otherwise."""
     value = _number(word, "a number")
     if not abs(value) < _TOO_LARGE:  # also NaN
         raise ValueError(f"value {shown(word)} is not a finite float32 number")
@@ -275,7 +266,7 @@ def parse_value(word: bytes) -> float:
 
 
 def parse_id(word: bytes, kind: str, size: int, source: str) -> int:
-    """Parse an id below `size`, which comes from `source`. Raises ValueError with what is wrong."""
+    """Parse an id below `size`; raise ValueError otherwise. source: where `size` comes from, for the message."""
     number = _number(word, f"a {kind} id")
     if not number.is_integer():
         raise ValueError(f"expected a {kind} id, found {shown(word)}")
@@ -293,6 +284,5 @@ def _number(word: bytes, expected: str) -> float:
 
 
 def shown(text: bytes, most: int = 40) -> str:
-    """Return bytes as they are shown in a message: decoded, without line end, not too long."""
-    line = text.rstrip(b"\r\n").decode("utf-8", "replace")
-    return repr(line if len(line) <= most else line[: most - 1] + "…")
+    """Return bytes for a message: decoded, quoted, without line end, and cut to `most` characters."""
+    return repr(shortened(text.rstrip(b"\r\n").decode("utf-8", "replace"), most))

@@ -1,7 +1,7 @@
-"""A user's own table: CSV, TSV, JSONL, Parquet or a data frame, with text columns and a label column.
+"""Tables with text columns and a label column: CSV, TSV, JSONL, Parquet, or a data frame.
 
-A folder holds `train.csv` (or .tsv, .jsonl, .parquet), and where present `test`, `validation` and `labels` (label
-name in the first column, its text in the others). A single table is read as train.
+A folder holds `train.csv` (or .tsv, .jsonl, .parquet), and optionally `test`, `validation` and `labels` (label name
+in the first column, its text in the others). A single table is read as train.
 """
 
 from __future__ import annotations
@@ -9,23 +9,19 @@ from __future__ import annotations
 import ast
 import math
 import warnings
-from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
-from zipfel.config import setting
-from zipfel.data.dataset import Dataset, Part, Texts
+from zipfel.config import Settings, setting
+from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import folder as common
 from zipfel.data.formats.files import find, listed
-from zipfel.data.formats.sparse_text import matrix_of
 from zipfel.data.formats.table_files import ENDINGS, Table, is_frame, open_frame, open_table, write_table
+from zipfel.data.labels import names_of
 from zipfel.errors import ConfigError, DataError
 
 PARTS = {"train": ("train",), "test": ("test",), "validation": ("validation", "val", "dev")}
@@ -34,168 +30,127 @@ LABEL_COLUMNS = ("labels", "tags", "label", "tag")
 
 
 @dataclass(frozen=True)
-class TableSettings:
-    """Which columns of a table hold what."""
+class TableSettings(Settings):
+    """The columns of a table, the separator of labels, the table of label texts, and the encoding."""
 
-    text: tuple[str, ...] = setting((), f"text columns, such as title,body; else those of {', '.join(TEXT_COLUMNS)}")
-    labels: str | None = setting(None, f"label column; else one of {', '.join(LABEL_COLUMNS)}")
-    sep: str | None = setting(None, "what separates labels in a cell; without it a cell is a list or one label")
-    label_texts: Path | None = setting(None, "second table: a label's name in the first column, then its text")
+    text: tuple[str, ...] = setting(
+        (), f"text columns, such as title,body; default: those of {', '.join(TEXT_COLUMNS)}"
+    )
+    labels: str | None = setting(None, f"label column; default: the first of {', '.join(LABEL_COLUMNS)}")
+    sep: str | None = setting(None, "separator of labels in a cell; without one, a cell is a list or a single label")
+    label_texts: Path | None = setting(None, "table of label texts: name in the first column, then the text")
     encoding: str = setting("utf-8", "encoding of CSV, TSV and text files, such as cp1252")
 
     def __post_init__(self) -> None:
-        """Take one text column as well as several, and a data frame of label texts as well as a file."""
+        """Accept a single text column as a string, and label texts as a data frame or a path in a string."""
         text = (self.text,) if isinstance(self.text, str) else tuple(dict.fromkeys(self.text))
         object.__setattr__(self, "text", text)
         if self.label_texts is not None and not is_frame(self.label_texts):
             object.__setattr__(self, "label_texts", Path(self.label_texts))
+        super().__post_init__()
+
+    def check(self) -> None:
+        """Check that the separator is not empty."""
         if self.sep == "":
-            raise ConfigError("sep, what separates labels in a cell, must not be empty")
-
-
-@dataclass
-class _Labels:
-    """Label names and their provisional ids, shared by all parts. counts and ids of a part are kept by the part."""
-
-    ids: dict[str, int] = field(default_factory=dict)
-
-    def order(self, first: Sequence[str]) -> tuple[list[str], NDArray[np.int32]]:
-        """Return the final names, `first` and then the others sorted, and the final id of each provisional one."""
-        known = set(first)
-        names = [*first, *sorted(name for name in self.ids if name not in known)]
-        places = {name: place for place, name in enumerate(names)}
-        return names, np.array([places[name] for name in self.ids], dtype=np.int32)
-
-
-@dataclass
-class _Gathered:
-    """What is gathered from a part's rows."""
-
-    texts: dict[str, list[str]]
-    uids: dict[str, int] = field(default_factory=dict)
-    counts: array[int] = field(default_factory=lambda: array("q"))
-    ids: array[int] = field(default_factory=lambda: array("i"))
+            raise ConfigError("sep, the separator of labels in a cell, must not be empty")
 
 
 def part_file(folder: Path, name: str, ending: str) -> Path | None:
-    """Find the table of a part, such as `train.csv`: one with the ending of train, else with any other."""
+    """Return the table of a part, such as `train.csv`: with the given ending, else with any other; None if missing."""
     stems = PARTS.get(name, (name,))
     same = find(folder, *(stem + ending for stem in stems))
     return same or find(folder, *(stem + other for stem in stems for other in ENDINGS))
 
 
 def read(ending: str, folder: Path, settings: TableSettings) -> Dataset:
-    """Read a folder of tables, of which train has the given ending."""
-    metadata = common.read_metadata(folder)
-    settings = replace(settings, text=settings.text or metadata.text)
+    """Read a folder of tables whose train table has the given ending."""
+    settings = replace(settings, text=settings.text or common.read_metadata(folder).text)
     if settings.label_texts is None:
         settings = replace(settings, label_texts=part_file(folder, "labels", ending))
-    paths = {name: path for name in PARTS if (path := part_file(folder, name, ending)) is not None}
-    dataset = read_tables({n: open_table(p, settings.encoding) for n, p in paths.items()}, settings)
-    notes, parts = list(dataset.notes), {}
-    for name, part in dataset.parts.items():
-        parts[name], filtered = common.with_filter(folder, name, part)
-        notes += filtered
-    return replace(
-        dataset,
-        name=metadata.name,
-        propensity=metadata.propensity,
-        notes=tuple(notes),
-        **parts,  # type: ignore[arg-type]
-    )
+    paths = {name: path for name in PARTS if (path := part_file(folder, name, ending))}
+    tables = read_tables({name: open_table(path, settings.encoding) for name, path in paths.items()}, settings)
+    parts: dict[str, tuple[Part, list[str]]] = {name: (part, []) for name, part in tables.parts.items()}
+    names, texts = tables.label_names, tables.label_texts
+    return common.assembled(folder, parts, notes=tables.notes, label_names=names, label_texts=texts)
 
 
 def read_tables(tables: dict[str, Table], settings: TableSettings) -> Dataset:
-    """Put tables together: the labels of all are one set, in the order of the label table, else sorted."""
-    labels, notes, columns = _Labels(), [], {}
+    """Make a data set of tables that share their labels: in the order of the label table, others sorted after them."""
+    ids: dict[str, int] = {}  # provisional label ids, in order of occurrence
     text, label_column = _chosen_columns(tables["train"], settings)
-    for name, table in tables.items():
-        columns[name], repeated = _gather(table, text, label_column, settings.sep, labels)
-        notes += [f"{_file_name(table)}: {repeated} labels repeated in a row, merged"] if repeated else []
+    gathered = {name: _gather(table, text, label_column, settings.sep, ids) for name, table in tables.items()}
     given, label_texts = read_label_texts(settings)
-    names, final = labels.order(given)
+    names = [*given, *sorted(ids.keys() - set(given))]
     if not names:
-        raise tables["train"].error(f"column {label_column!r} holds no label at all")
-    missing = len(names) - len(given)
+        raise tables["train"].error(f"column {label_column!r} holds no labels")
+    number_of = {name: number for number, name in enumerate(names)}
+    final = np.array([number_of[name] for name in ids], dtype=np.int32)  # the final id of each provisional one
+    parts: dict[str, Any] = {}
+    notes, missing = [], len(names) - len(given)
+    for name, columns in gathered.items():
+        parts[name], repeated = columns.part(final[np.array(columns.ids)], len(names), tables[name].file)
+        notes += repeated
     if label_texts and missing:
-        notes += [f"{missing} labels have no text in the table of labels"]
-    notes += _suspicion(names, settings.sep)
-    parts = {name: _part(column, final, len(names)) for name, column in columns.items()}
-    return Dataset(
-        parts["train"],
-        parts.get("test"),
-        parts.get("validation"),
-        name=_file_name(tables["train"]).partition(".")[0],
-        label_names=names,
-        label_texts={name: column + [""] * missing for name, column in label_texts.items()} or None,
-        notes=tuple(notes),
-    )
+        notes += [f"{missing} labels are not in the table of label texts"]
+    notes += _separator_hint(names, settings.sep)
+    texts = {name: column + [""] * missing for name, column in label_texts.items()} or None
+    stem = tables["train"].file.partition(".")[0]
+    return Dataset(**parts, name=stem, label_names=names, label_texts=texts, notes=tuple(notes))
 
 
-def _file_name(table: Table) -> str:
-    return Path(table.path).name
-
-
-def _suspicion(names: list[str], sep: str | None) -> list[str]:
-    """Tell where cells look like several labels and no separator was named."""
+def _separator_hint(names: list[str], sep: str | None) -> list[str]:
+    """Return a note if no separator was set but most cells look like several labels."""
     for mark in ";|," if sep is None else "":
-        holding = [name for name in names if mark in name]
-        if len(holding) > len(names) / 2:
-            return [f"most labels hold {mark!r}, as in {holding[0]!r:.60}; name it as separator to split them (--sep)"]
+        suspects = [name for name in names if mark in name]
+        if len(suspects) > len(names) / 2:
+            return [f"most labels contain {mark!r}, as in {suspects[0]!r:.60}; to split them there, set it with --sep"]
     return []
 
 
 def _chosen_columns(table: Table, settings: TableSettings) -> tuple[tuple[str, ...], str]:
-    """Return the text columns and the label column: those that were named, else those with the usual names."""
+    """Return the text columns and the label column: those in the settings, else those with default names."""
     label = settings.labels or next((name for name in LABEL_COLUMNS if name in table.columns), None)
-    found = listed(table.columns)
+    columns = listed(table.columns)
     if label is None:
-        raise table.error(f"name the label column with --labels (found: {found})")
+        raise table.error(f"no label column found; set it with --labels (columns: {columns})")
     text = settings.text or tuple(name for name in TEXT_COLUMNS if name in table.columns)
     if not text:
-        raise table.error(f"name the text columns with --text (found: {found})")
+        raise table.error(f"no text column found; set it with --text (columns: {columns})")
     table.check((*text, label))
     return text, label
 
 
 def _gather(
-    table: Table, text: tuple[str, ...], label_column: str, sep: str | None, labels: _Labels
-) -> tuple[_Gathered, int]:
+    table: Table, text: tuple[str, ...], label_column: str, sep: str | None, ids: dict[str, int]
+) -> common.Documents:
+    """Read the rows of a table; labels that are not in `ids` yet get the next id."""
     table.check((*text, label_column))
     uid = ["uid"] if "uid" in table.columns else []
-    column, repeated = _Gathered({name: [] for name in text}), 0
+    documents = common.Documents({name: [] for name in text})
     for number, (cell, *values) in table.rows([label_column, *text, *uid]):
         try:
             names, words = label_names(cell, sep), [cell_text(value) for value in values]
         except ValueError as error:
             raise table.error(str(error), number) from None
-        if uid and (first := column.uids.setdefault(words[-1], number)) != number:
-            raise table.error(f"uid {words[-1]!r:.60} stands in {table.place} {first} already", number)
+        if uid and (first := documents.uids.setdefault(words[-1], number)) != number:
+            raise table.error(f"uid {words[-1]!r:.60} is already in {table.row_unit} {first}", number)
         for name, word in zip(text, words, strict=False):
-            column.texts[name].append(word)
-        unique = dict.fromkeys(names)
-        repeated += len(names) - len(unique)
-        column.counts.append(len(unique))
-        column.ids.extend(labels.ids.setdefault(name, len(labels.ids)) for name in unique)
-    if not column.counts:
+            documents.texts[name].append(word)
+        documents.counts.append(len(names))
+        documents.ids.extend(ids.setdefault(name, len(ids)) for name in names)
+    if not documents.counts:
         raise table.error("holds no rows")
-    return column, repeated
-
-
-def _part(column: _Gathered, final: NDArray[np.int32], labels: int) -> Part:
-    ids = final[np.array(column.ids, dtype=np.int64)]
-    Y, _ = matrix_of(np.array(column.counts), ids, np.ones(len(ids), dtype=np.float32), labels)
-    return Part(Y, texts=column.texts, uids=list(column.uids) or None)
+    return documents
 
 
 def label_names(cell: Any, sep: str | None) -> list[str]:
-    """Return the label names of a cell: a list, a list written as text, a text split at `sep`, or one label.
+    """Return the label names of a cell: a list, a list written as text, text split at `sep`, or a single label.
 
     >>> label_names("a; b;;c", ";"), label_names("a; b", None), label_names('["a", "b"]', None), label_names(None, ";")
     (['a', 'b', 'c'], ['a; b'], ['a', 'b'], [])
     """
     if isinstance(cell, str) and cell.startswith("[") and cell.endswith("]"):
-        cell = _written_list(cell)
+        cell = _parsed_list(cell)
     if isinstance(cell, str) and sep is not None:
         cell = cell.split(sep)
     if isinstance(cell, list | tuple | np.ndarray):
@@ -204,14 +159,14 @@ def label_names(cell: Any, sep: str | None) -> list[str]:
     return [name] if name else []
 
 
-def _written_list(cell: str) -> list[Any] | str:
-    """Read a list as JSON or Python writes it; what is neither is one label that happens to stand in brackets."""
+def _parsed_list(cell: str) -> list[Any] | str:
+    """Parse a list in JSON or Python syntax; return any other text unchanged, as a single label in brackets."""
     try:
         return list(orjson.loads(cell))
     except orjson.JSONDecodeError:
         pass
     try:
-        with warnings.catch_warnings(action="ignore"):  # Python warns of \d in a text
+        with warnings.catch_warnings(action="ignore"):  # Python warns of \d in a string
             value = ast.literal_eval(cell)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return cell
@@ -219,10 +174,10 @@ def _written_list(cell: str) -> list[Any] | str:
 
 
 def cell_text(value: Any) -> str:
-    """Return a cell as text: nothing for what is missing, whole numbers without a point."""
+    """Return a cell as text: empty if the value is missing, whole numbers without a decimal point."""
     if isinstance(value, str):
         return value
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):  # as pandas has them
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):  # missing values of pandas
         return ""
     if isinstance(value, float | np.floating):
         return _float_text(float(value))
@@ -236,13 +191,13 @@ def _float_text(value: float) -> str:
         return ""
     if not value.is_integer():
         return str(value)
-    if abs(value) >= 2**53:  # JSON numbers of 20 digits and more arrive here, and two of them may be one float
-        raise ValueError(f"the number {value:g} is too large to be a name; write it as text")
+    if abs(value) >= 2**53:  # JSON numbers of 20 digits and more become floats, and different ones may become equal
+        raise ValueError(f"the number {value:g} is too large for a name; write it as text")
     return str(int(value))
 
 
 def read_label_texts(settings: TableSettings) -> tuple[list[str], dict[str, list[str]]]:
-    """Read the table of labels, where there is one: names from the first column, texts from the others."""
+    """Return label names (first column) and label texts (other columns) of the table of labels; empty without one."""
     source = settings.label_texts
     if source is None:
         return [], {}
@@ -255,40 +210,33 @@ def read_label_texts(settings: TableSettings) -> tuple[list[str], dict[str, list
         except ValueError as error:
             raise table.error(str(error), number) from None
         if not name.strip():
-            raise table.error("a label without a name", number)
+            raise table.error("the name of the label is empty", number)
         if names.setdefault(name.strip(), number) != number:
-            raise table.error(f"label {name!r:.60} stands there twice", number)
+            raise table.error(f"label {name!r:.60} is repeated", number)
         rows.append(others)
     return list(names), {field: [row[i] for row in rows] for i, field in enumerate(table.columns[1:])}
 
 
-def write(dataset: Dataset, folder: Path, ending: str) -> None:
-    """Write a folder of tables with a file `train`, ..., and `labels`; a label cell is a list (as JSON in CSV)."""
+def write(ending: str, dataset: Dataset, folder: Path, suffix: str) -> None:
+    """Write a folder with a table for each part, and `labels`; a label cell is a list (in CSV and TSV as JSON).
+
+    suffix: ".gz" for compressed files; Parquet, which is always compressed, ignores it.
+    """
     common.required_texts(dataset)
-    names = list(dataset.label_names or map(str, range(dataset.sizes.labels)))
-    _check_names(names)
-    _write_labels(names, dataset.label_texts or {}, folder / f"labels{ending}")
-    for name, part in dataset.parts.items():
-        texts, uids = dict(part.texts or {}), {} if part.uids is None else {"uid": list(part.uids)}
-        common.require_unique(uids.get("uid", []), f"{name}: uid")
-        if {"uid", "labels"} & set(texts):
-            raise DataError("texts called 'uid' or 'labels' cannot stand in a table beside its own such columns")
-        bounds = part.Y.indptr.tolist()
-        cells = [[names[i] for i in part.Y.indices[a:b].tolist()] for a, b in pairwise(bounds)]
-        write_table({**uids, **texts, "labels": cells}, folder / f"{name}{ending}")
-    common.write_common(dataset, folder, text=list(dataset.train.texts or {}))
-
-
-def _check_names(names: list[str]) -> None:
-    """Refuse names that would not come back: cells are stripped, and an empty one is no label."""
+    names, ending = names_of(dataset), ending + ("" if ending == ".parquet" else suffix)
     common.require_unique(names, "label name")
     for name in names:
-        if not name or name != name.strip():
-            raise DataError(f"label name {name!r:.60} is empty or has blanks at its ends, which a table does not keep")
-
-
-def _write_labels(names: list[str], texts: Texts, path: Path) -> None:
-    key = "label"
+        if not name or name != name.strip():  # cells are stripped when read, and an empty one is no label
+            raise DataError(f"label name {name!r:.60} is empty or has outer blanks, which a table does not keep")
+    texts, key = dataset.label_texts or {}, "label"
     while key in texts:
         key += "_"
-    write_table({key: names, **texts}, path)
+    write_table({key: names, **texts}, folder / f"labels{ending}")
+    for name, part in dataset.parts.items():
+        texts, uids = part.texts or {}, {} if part.uids is None else {"uid": part.uids}
+        common.require_unique(part.uids or (), f"{name}: uid")
+        if {"uid", "labels"} & set(texts):
+            raise DataError("a table has columns 'uid' and 'labels' of its own; rename the text fields of these names")
+        cells = [[names[i] for i in ids] for ids in common.label_ids(part.Y)]
+        write_table({**uids, **texts, "labels": cells}, folder / f"{name}{ending}")
+    common.write_common(dataset, folder, text=list(dataset.train.texts or {}))

@@ -1,4 +1,4 @@
-"""Opening and writing the tables themselves: CSV, TSV, JSONL, Parquet, and data frames of pandas or polars."""
+"""Open and write tables: CSV, TSV, JSONL, Parquet; open data frames of pandas or polars."""
 
 from __future__ import annotations
 
@@ -9,55 +9,61 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from zipfel.data.formats.files import json_line, listed, new_file, reason, text_lines
 from zipfel.data.formats.lf import objects
-from zipfel.errors import DataError, MissingDependencyError
+from zipfel.errors import DataError, check_installed
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
-_LONGEST_CELL = 2**31 - 1  # the csv module's own limit of 131,072 characters is less than many a text
+_LONGEST_CELL = 2**31 - 1  # many texts exceed the csv module's own limit of 131,072 characters
+
+Rows = Iterator[tuple[int, Sequence[Any]]]  # (number, values)
 
 
 @dataclass(frozen=True)
 class Table:
-    """An opened table. rows(columns) yields (number, values); number is a line of a file, else a row from 0."""
+    """An open table. rows(columns) yields its rows; their numbers are lines from 1 if `by_line`, else rows from 0."""
 
     path: Path | str
     columns: list[str]
-    rows: Callable[[Sequence[str]], Iterator[tuple[int, Sequence[Any]]]]
+    rows: Callable[[Sequence[str]], Rows]
     by_line: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse two columns of one name."""
+        """Check that the names of columns are unique."""
         for name, count in Counter(self.columns).most_common(1):
             if count > 1:
-                raise self.error(f"{count} columns are called {name!r:.60}")
+                raise self.error(f"{count} columns are called {name!r:.60}; rename them")
 
     @property
-    def place(self) -> str:
-        """What the numbers of rows count."""
+    def file(self) -> str:
+        """The name of the file."""
+        return Path(self.path).name
+
+    @property
+    def row_unit(self) -> str:
+        """What the number of a row counts: lines or rows."""
         return "line" if self.by_line else "row"
 
     def error(self, problem: str, number: int | None = None) -> DataError:
-        """Return an error that names the line or the row; without either it is about the columns, on line 1."""
+        """Return an error about a line or row; without a number, about the columns (line 1 of a file)."""
         if self.by_line:
             return DataError(problem, self.path, 1 if number is None else number)
         return DataError(problem if number is None else f"row {number}: {problem}", self.path)
 
     def check(self, columns: Iterable[str]) -> None:
-        """Refuse columns that the table does not have."""
+        """Raise DataError if the table lacks one of these columns."""
         for name in columns:
             if name not in self.columns:
                 nearest = difflib.get_close_matches(name, self.columns, n=1)
                 hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-                raise self.error(f"no column {name!r:.60}{hint} (found: {listed(self.columns)})")
+                raise self.error(f"no column {name!r:.60}{hint} (columns: {listed(self.columns)})")
 
 
 def open_table(path: Path, encoding: str = "utf-8") -> Table:
-    """Open a table file, by its ending."""
+    """Open a table file; its ending decides the format."""
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(".jsonl"):
         return _open_jsonl(path)
@@ -65,7 +71,7 @@ def open_table(path: Path, encoding: str = "utf-8") -> Table:
         return _open_parquet(path)
     if name.endswith((".csv", ".tsv")):
         return _open_csv(path, encoding)
-    raise DataError(f"not a table; the known endings are {', '.join(ENDINGS)}, also with .gz", path)
+    raise DataError(f"not a table; expected the ending {', '.join(ENDINGS)}, also with .gz", path)
 
 
 def _open_csv(path: Path, encoding: str) -> Table:
@@ -73,13 +79,23 @@ def _open_csv(path: Path, encoding: str) -> Table:
     delimiter = _delimiter(path, encoding)
     header = next(_csv_rows(path, encoding, delimiter), None)
     if header is None:
-        raise DataError("empty: expected a line with the names of the columns", path, 1)
+        raise DataError("empty: expected a line with the column names", path, 1)
     columns = [name.strip() for name in header[1]]
-    return Table(path, columns, partial(_csv_values, path, encoding, delimiter, columns))
+
+    def rows(wanted: Sequence[str]) -> Rows:
+        cells = [columns.index(name) for name in wanted]
+        lines = _csv_rows(path, encoding, delimiter)
+        next(lines)  # the header
+        for number, row in lines:
+            if len(row) != len(columns):
+                raise DataError(f"expected {len(columns)} cells, found {len(row)}", path, number)
+            yield number, [row[cell] for cell in cells]
+
+    return Table(path, columns, rows)
 
 
 def _delimiter(path: Path, encoding: str) -> str:
-    """Return what separates cells: a tab in .tsv, else whatever splits the first line into the most columns."""
+    """Return the separator of cells: a tab in .tsv, else the mark that splits the first line into the most columns."""
     if ".tsv" in path.name.lower():
         return "\t"
     lines = text_lines(path, encoding)
@@ -100,40 +116,22 @@ def _csv_rows(path: Path, encoding: str, delimiter: str) -> Iterator[tuple[int, 
         raise DataError(f"broken CSV: {reason(error)} (the row starts here)", path, first) from None
 
 
-def _csv_values(
-    path: Path, encoding: str, delimiter: str, columns: list[str], wanted: Sequence[str]
-) -> Iterator[tuple[int, Sequence[Any]]]:
-    places = [columns.index(name) for name in wanted]
-    rows = _csv_rows(path, encoding, delimiter)
-    next(rows)  # the header
-    for number, row in rows:
-        if len(row) != len(columns):
-            raise DataError(f"expected {len(columns)} cells, found {len(row)}", path, number)
-        yield number, [row[place] for place in places]
-
-
 def _open_jsonl(path: Path) -> Table:
-    first = next(objects(path), None)
-    if first is None:
-        raise DataError("empty: expected one JSON object a line", path, 1)
-    return Table(path, list(first[1]), partial(_jsonl_values, path))
+    def rows(wanted: Sequence[str]) -> Rows:
+        for number, item in objects(path):
+            for name in wanted:
+                if name not in item:
+                    raise DataError(f"no key {name!r:.60} (keys: {listed(item)})", path, number)
+            yield number, [item[name] for name in wanted]
 
-
-def _jsonl_values(path: Path, wanted: Sequence[str]) -> Iterator[tuple[int, Sequence[Any]]]:
-    for number, item in objects(path):
-        for name in wanted:
-            if name not in item:
-                raise DataError(f"no {name!r:.60} here (found: {listed(item)})", path, number)
-        yield number, [item[name] for name in wanted]
+    return Table(path, list(next(objects(path))[1]), rows)
 
 
 def _open_parquet(path: Path) -> Table:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingDependencyError("pyarrow", "reading Parquet", "tables") from None
+    check_installed("reading Parquet", "tables", "pyarrow")
+    import pyarrow.parquet
 
-    def rows(wanted: Sequence[str]) -> Iterator[tuple[int, Sequence[Any]]]:
+    def rows(wanted: Sequence[str]) -> Rows:
         number = 0
         with _parquet_errors(path), pyarrow.parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(8192, columns=list(dict.fromkeys(wanted))):
@@ -142,7 +140,7 @@ def _open_parquet(path: Path) -> Table:
                     yield number, values
                     number += 1
             if number != file.metadata.num_rows:
-                raise ValueError(f"{number} rows of {file.metadata.num_rows}")
+                raise ValueError(f"expected {file.metadata.num_rows} rows, found {number}")
 
     with _parquet_errors(path), pyarrow.parquet.ParquetFile(path) as file:
         names = list(file.schema_arrow.names)
@@ -154,26 +152,26 @@ def _parquet_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # pyarrow raises nearly anything on a mangled file
-        raise DataError(f"not a Parquet file, or a broken one: {reason(error)}", path) from None
+        raise DataError(f"not a Parquet file, or damaged: {reason(error)}", path) from None
 
 
 def is_frame(source: object) -> bool:
-    """Tell a data frame (pandas, polars) by what it can do."""
+    """Whether this is a data frame of pandas or polars, judged by its attributes."""
     return hasattr(source, "to_dict") and hasattr(source, "columns")
 
 
 def open_frame(frame: Any) -> Table:
     """Open a data frame as a table."""
-    keys = {str(key): key for key in frame.columns}  # pandas also has columns called 0, 1, ...
+    keys = {str(key): key for key in frame.columns}  # in pandas, columns may be called 0, 1, ...
 
-    def rows(wanted: Sequence[str]) -> Iterator[tuple[int, Sequence[Any]]]:
+    def rows(wanted: Sequence[str]) -> Rows:
         return enumerate(zip(*(frame[keys[name]].to_list() for name in wanted), strict=True))
 
-    return Table("data frame", [str(key) for key in frame.columns], rows, by_line=False)
+    return Table("data frame", [*map(str, frame.columns)], rows, by_line=False)
 
 
 def write_table(columns: Mapping[str, Sequence[Any]], path: Path) -> None:
-    """Write columns of text, or of lists of text, as a table of the kind that the path's ending names."""
+    """Write columns of text, or of lists of text, as a table; the ending of the path decides the format."""
     name = path.name.removesuffix(".gz")
     with new_file(path) as out:
         if name.endswith(".parquet"):
@@ -183,7 +181,7 @@ def write_table(columns: Mapping[str, Sequence[Any]], path: Path) -> None:
                 out.write(json_line(dict(zip(columns, values, strict=True))))
         else:
             text = io.TextIOWrapper(out, encoding="utf-8", newline="", write_through=True)
-            # Lines end in \r\n, the module's default, because it quotes only the line breaks that it ends lines with.
+            # Lines end in \r\n, the module's default, because it quotes only line breaks of the kind that it writes.
             writer = csv.writer(text, delimiter="\t" if name.endswith(".tsv") else ",")
             writer.writerow(columns)
             writer.writerows(map(_csv_cells, zip(*columns.values(), strict=True)))
@@ -195,11 +193,9 @@ def _csv_cells(values: Iterable[Any]) -> list[str]:
 
 
 def _write_parquet(columns: Mapping[str, Sequence[Any]], out: Any) -> None:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingDependencyError("pyarrow", "writing Parquet", "tables") from None
+    check_installed("writing Parquet", "tables", "pyarrow")
+    import pyarrow.parquet
+
     text, lists = pyarrow.large_string(), pyarrow.list_(pyarrow.string())
     arrays = {
         name: pyarrow.array(values, type=text if not len(values) or isinstance(values[0], str) else lists)

@@ -1,17 +1,17 @@
-// What the service said about one text: its tags, and the words behind them as they arrive.
+// The service's tags of one text, and the words behind each tag as they arrive.
 
 import { ask, Problem } from "./api.js";
 import { chosenModel } from "./labels.js";
 import { ranges } from "./marks.js";
 import * as session from "./session.js";
 
-const ASKED = 50; // tags, so that the slider needs no server and a new label's place is known
-const SHOWN = 10; // rows at most, besides those that were decided on
-const PULLERS = 4; // words told in a row
-const FAINT = 0.05; // of the strongest word's weight: what is below says nothing
+const ASKED = 50; // tags to request, so that the slider needs no request and a new label's rank is known
+const SHOWN = 10; // maximum rows, besides accepted and rejected tags
+const STRONGEST = 4; // words shown per row
+const FAINT = 0.05; // share of the strongest word's weight; weaker words are noise
 
 export class Answer {
-  #reasons = new Map(); // label → what /explain says, and where that is in the text
+  #reasons = new Map(); // label → response of /explain, and ranges in the text
 
   constructor(text, tags) {
     this.text = text;
@@ -36,25 +36,25 @@ export class Answer {
     return this.tags.filter(({ score }) => score >= threshold);
   }
 
-  /** Returns the rows to show: the best tags above the threshold, then others that were decided on. */
+  /** Returns the rows to show: the best tags above the threshold, then other accepted or rejected tags. */
   shown(threshold) {
-    const first = this.above(threshold).slice(0, SHOWN);
-    const there = new Set(first.map(({ label }) => label));
+    const best = this.above(threshold).slice(0, SHOWN);
+    const included = new Set(best.map(({ label }) => label));
     const others = ["accept", "reject"].flatMap((choice) => session.labelsOf(this.text, choice));
-    const scored = others.filter((label) => !there.has(label)).map((label) => ({ label, score: this.score(label) }));
-    return [...first, ...scored.sort((one, other) => (other.score ?? -1) - (one.score ?? -1))];
+    const scored = others.filter((label) => !included.has(label)).map((label) => ({ label, score: this.score(label) }));
+    return [...best, ...scored.sort((one, other) => (other.score ?? -1) - (one.score ?? -1))];
   }
 
-  /** Asks for the words behind a tag, once. */
+  /** Requests the words behind a tag, once. */
   async explain(label, signal) {
     if (this.#reasons.has(label) || this.score(label) === null) return;
-    const said = await this.#askWhy(label, signal);
-    const reasons = strong(said.reasons);
-    this.#reasons.set(label, { reasons, found: ranges(this.text, reasons), problem: said.problem });
+    const response = await this.#requestReasons(label, signal);
+    const reasons = strong(response.reasons);
+    this.#reasons.set(label, { reasons, ranges: ranges(this.text, reasons), problem: response.problem });
   }
 
-  async #askWhy(label, signal) {
-    if (session.invented.has(label)) return { reasons: [], problem: "A new label is placed by its text as a whole." };
+  async #requestReasons(label, signal) {
+    if (session.invented.has(label)) return { reasons: [], problem: "A new label is scored by its text as a whole." };
     try {
       return await ask("explain", { body: { text: this.text, label, ...chosenModel() }, signal });
     } catch (error) {
@@ -63,29 +63,29 @@ export class Answer {
     }
   }
 
-  /** Returns {reasons, found, problem} of a label; undefined while it is on its way. */
+  /** Returns {reasons, ranges, problem} of a label; undefined until the response arrives. */
   why(label) {
     return this.#reasons.get(label);
   }
 
-  pullers(label) {
+  strongestWords(label) {
     const reasons = this.why(label)?.reasons ?? [];
-    return reasons.filter(({ weight }) => weight > 0).slice(0, PULLERS).map(({ term }) => term);
+    return reasons.filter(({ weight }) => weight > 0).slice(0, STRONGEST).map(({ term }) => term);
   }
 
-  placeOf(label) {
-    const place = this.tags.findIndex((tag) => tag.label === label);
-    return place < 0 ? `not among the first ${ASKED}` : `place ${place + 1}, ${this.tags[place].score.toFixed(2)}`;
+  rankOf(label) {
+    const index = this.tags.findIndex((tag) => tag.label === label);
+    return index < 0 ? `not in the top ${ASKED}` : `rank ${index + 1}, score ${this.tags[index].score.toFixed(2)}`;
   }
 
-  /** Tells what is not shown. */
+  /** Returns a sentence on the tags that are not shown. */
   rest(threshold) {
     const [best] = this.tags;
     const above = this.above(threshold).length;
-    if (!best) return "The model finds no tag for this text.";
-    if (!above) return `No tag reaches ${threshold.toFixed(2)}; the best, ${best.label}, has ${best.score.toFixed(2)}.`;
+    if (!best) return "The model predicts no tag for this text.";
+    if (!above) return `No tag scores ${threshold.toFixed(2)} or more; the best, ${best.label}, scores ${best.score.toFixed(2)}.`;
     if (above <= SHOWN) return "";
-    return above === ASKED ? "and more below these" : `and ${above - SHOWN} more below these`;
+    return above === ASKED ? "and more tags" : `and ${above - SHOWN} more tags`;
   }
 }
 

@@ -5,19 +5,19 @@ import * as session from "./session.js";
 
 const byId = (id) => document.getElementById(id);
 
-/** Shows what has been corrected; `open(text)` takes a text back into the field, `changed()` follows a removal. */
+/** Shows the corrected texts; `open(text)` puts a text back into the field, `changed()` is called after a removal. */
 export function showCorrections(open, changed) {
   const rows = session.corrections();
-  const unsaid = rows.filter((row) => !row.labels.length).length;
+  const incomplete = rows.filter((row) => !row.labels.length).length;
   byId("corrections").hidden = !rows.length;
-  byId("download").disabled = unsaid === rows.length;
-  byId("left-out").textContent = unsaid ? `${texts(unsaid)} left out until a tag is accepted.` : "";
+  byId("download").disabled = incomplete === rows.length;
+  byId("left-out").textContent = incomplete ? `${texts(incomplete)} left out until a tag is accepted.` : "";
   byId("corrected").replaceChildren(...rows.map((row) => correction(row, open, changed)));
 }
 
 function correction({ text, labels, rejected }, open, changed) {
   const remove = button("×", () => (session.drop(text), changed()), "remove");
-  remove.setAttribute("aria-label", `Forget the correction of “${text.slice(0, 40)}”`);
+  remove.setAttribute("aria-label", `Remove the correction of “${text.slice(0, 40)}”`);
   const tags = [...labels.map((label) => element("span", label, "kept")), ...rejected.map((label) => element("s", label))];
   return element("li", [button(text.trim().slice(0, 200), () => open(text), "excerpt"), element("p", tags), remove]);
 }
@@ -26,7 +26,7 @@ function texts(count) {
   return count === 1 ? "1 text is" : `${count} texts are`;
 }
 
-/** Hands the corrections to the browser as a file. */
+/** Downloads the corrections as a file. */
 export function download() {
   const address = URL.createObjectURL(new Blob([session.asJsonl()], { type: "application/jsonl" }));
   const link = document.createElement("a");

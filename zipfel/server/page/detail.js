@@ -1,14 +1,14 @@
-// What is known of a label, shown under its row: description, frequency, the words that pulled it, its neighbours.
+// Details of a label, shown under its row: description, frequency, the words behind it, its nearest labels.
 
 import { button, element, made } from "./made.js";
 
 const number = new Intl.NumberFormat("en");
 
-/** The one detail that is open, or none. `source` gives about(label), words(label) and accept(label). */
+/** The open detail, at most one. `source` has about(label), words(label) and accept(label). */
 export class Detail {
-  label = null; // the row it belongs to
+  label = null; // label of its row
   #panel = null;
-  #path = []; // neighbours that were followed from there
+  #path = []; // that label, and the nearest labels followed from there
 
   constructor(source) {
     this.source = source;
@@ -36,7 +36,7 @@ export class Detail {
     this.#panel = this.label = null;
   }
 
-  /** Shows again what may have changed: the words, or nothing where the row is gone. */
+  /** Updates the words, which may have changed; closes if the row is gone. */
   refresh() {
     if (this.#panel && !this.#panel.isConnected) this.#panel = this.label = null;
     if (this.#panel) this.#showWords();
@@ -57,12 +57,12 @@ export class Detail {
     const label = this.#path.at(-1);
     panel.setAttribute("aria-label", `About ${label}`);
     panel.querySelector(".name").textContent = label;
-    panel.querySelector(".heading").hidden = this.#path.length < 2; // the row above says it
+    panel.querySelector(".heading").hidden = this.#path.length < 2; // the row above shows the name
     this.#showWords();
     const about = await this.source.about(label);
-    if (panel !== this.#panel || label !== this.#path.at(-1)) return; // closed, or gone on, meanwhile
+    if (panel !== this.#panel || label !== this.#path.at(-1)) return; // closed, or another label opened, meanwhile
     panel.querySelector(".about").textContent = about.text;
-    panel.querySelector(".frequency").textContent = told(about);
+    panel.querySelector(".frequency").textContent = frequency(about);
     this.#showNeighbours(about.near);
   }
 
@@ -86,13 +86,13 @@ export class Detail {
   }
 }
 
-function word(term, pull) {
-  const item = element("li", term, pull < 0 ? "against" : "");
-  item.style.setProperty("--pull", (0.25 + 0.75 * Math.abs(pull)).toFixed(2));
+function word(term, strength) {
+  const item = element("li", term, strength < 0 ? "against" : "");
+  item.style.setProperty("--pull", (0.25 + 0.75 * Math.abs(strength)).toFixed(2));
   return item;
 }
 
-function told({ count, why }) {
-  const seen = { null: "", undefined: "", 0: "Not on any text that the model learned from.", 1: "On 1 text that the model learned from." };
-  return [seen[count] ?? `On ${number.format(count)} texts that the model learned from.`, why ?? ""].join(" ").trim();
+function frequency({ count, why }) {
+  const known = { null: "", undefined: "", 0: "No training text has this label.", 1: "1 training text has this label." };
+  return [known[count] ?? `${number.format(count)} training texts have this label.`, why ?? ""].join(" ").trim();
 }

@@ -1,21 +1,21 @@
-// What the service knows of labels, each asked for once; and the labels of this session, which it does not know.
+// Labels of the service, each requested once, and labels added in this session, which the service does not know.
 
 import { ask } from "./api.js";
 import * as session from "./session.js";
 
-const asked = new Map(); // label → promise of what is known of it
-const texts = new Map(); // label → its text, once it is there
+const requested = new Map(); // label → promise of its details
+const texts = new Map(); // label → its text, once it has arrived
 
 let model = {};
 
-/** Asks another model from now on. */
+/** Uses another model from now on. */
 export function useModel(id) {
   model = { model: id };
-  asked.clear();
+  requested.clear();
   texts.clear();
 }
 
-/** What goes along with every question. */
+/** Returns the chosen model, which is part of every request. */
 export function chosenModel() {
   return model;
 }
@@ -24,27 +24,27 @@ export function search(q, signal, limit = 20) {
   return ask(`labels?${new URLSearchParams({ q, limit, ...model })}`, { signal });
 }
 
-/** Returns {text, count, near, why} of a label; never fails, but tells in `why` what is missing. */
+/** Returns {text, count, near, why} of a label; never throws: `why` says what is missing. */
 export async function about(label) {
-  if (session.invented.has(label)) return { text: session.invented.get(label), near: [], why: "A label of this session." };
-  if (!asked.has(label)) asked.set(label, ask(`labels/${encodeURIComponent(label)}?${new URLSearchParams(model)}`));
+  if (session.invented.has(label)) return { text: session.invented.get(label), near: [], why: "Added in this session." };
+  if (!requested.has(label)) requested.set(label, ask(`labels/${encodeURIComponent(label)}?${new URLSearchParams(model)}`));
   try {
-    const said = await asked.get(label);
-    texts.set(label, said.text ?? "");
-    return said;
+    const details = await requested.get(label);
+    texts.set(label, details.text ?? "");
+    return details;
   } catch (problem) {
-    asked.delete(label);
+    requested.delete(label);
     return { text: "", near: [], why: problem.message };
   }
 }
 
-/** Returns a label's text where it is there and says more than the name. */
+/** Returns a label's text, empty if it is not known or equals the name. */
 export function textOf(label) {
   const text = session.invented.get(label) ?? texts.get(label) ?? "";
   return text.toLowerCase() === label.toLowerCase() ? "" : text;
 }
 
-/** Makes a text out of a few frequent labels: the model's own field, whatever it is. */
+/** Makes an example text of a few frequent labels, so that it fits the model's domain. */
 export async function exampleText() {
   const { labels } = await search("", undefined, 100);
   const frequent = labels.sort((one, other) => other.count - one.count).slice(0, 3);

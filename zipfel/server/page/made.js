@@ -1,11 +1,11 @@
-// Elements out of the page's templates, and small ones made by hand. Text goes in as text, never as markup.
+// Elements made from the page's templates, and small ones made directly. Text is inserted as text, never as markup.
 
-/** Returns a copy of what the template holds. */
+/** Returns a copy of the template's content. */
 export function made(template) {
   return document.getElementById(template).content.firstElementChild.cloneNode(true);
 }
 
-/** Returns an element of that kind with text (or elements) in it, and a class. */
+/** Returns an element with text or elements in it, and a class. */
 export function element(kind, content, name = "") {
   const one = document.createElement(kind);
   one.className = name;
@@ -14,7 +14,7 @@ export function element(kind, content, name = "") {
   return one;
 }
 
-/** Returns a button that does something. */
+/** Returns a button that calls `act` on a click. */
 export function button(text, act, name = "") {
   const one = element("button", text, name);
   one.addEventListener("click", act);

@@ -1,4 +1,4 @@
-// Ties the page together: text in, tags out as one types.
+// Connects the parts of the page: tags the text as the user types.
 
 import { Answer } from "./answer.js";
 import { ask, onTokenNeeded, Problem } from "./api.js";
@@ -18,11 +18,11 @@ const byId = (id) => document.getElementById(id);
 const field = byId("text");
 const slider = byId("threshold");
 
-let timer = null; // runs from a key to the question
-let saying = null; // runs from an answer to its announcement
-let control = new AbortController(); // of the newest question: what answers an older one is dropped
+let timer = null; // runs from a key press to the request
+let saying = null; // runs from a response to its announcement
+let control = new AbortController(); // of the newest request: responses to older ones are dropped
 let answer = null; // what the list shows
-let painted = { text: "", found: [] }; // what the mirror shows
+let painted = { text: "", ranges: [] }; // what the mirror shows
 let looked = null; // the label that the user points at
 
 const detail = new Detail({ about, words: (label) => answer?.why(label)?.reasons ?? [], accept });
@@ -33,16 +33,16 @@ const list = new TagList(byId("tags"), {
   leave: () => field.focus(),
 });
 
-// --- asking
+// --- tagging
 
 function typed() {
   session.text.set(field.value);
-  repaint(field.value, moved(painted.found, painted.text, field.value));
+  repaint(field.value, moved(painted.ranges, painted.text, field.value));
   clearTimeout(timer);
   timer = setTimeout(tag, WAIT);
 }
 
-/** Tags what is in the field; returns the problem where there was one. */
+/** Tags the text in the field; returns the error if there was one, else null. */
 async function tag() {
   clearTimeout(timer);
   control.abort();
@@ -52,9 +52,9 @@ async function tag() {
   const started = performance.now();
   byId("answer").ariaBusy = "true";
   try {
-    const found = await Answer.of(field.value, signal);
+    const newest = await Answer.of(field.value, signal);
     if (signal.aborted) return null;
-    answer = found;
+    answer = newest;
     byId("timing").textContent = `${Math.round(performance.now() - started)} ms`;
     byId("problem").hidden = true;
     show();
@@ -69,7 +69,7 @@ async function tag() {
   }
 }
 
-/** Asks for what is known of each shown tag, one after the other, best first: the service has others to serve. */
+/** Requests details of the shown tags one after the other, best first, so as not to flood the service. */
 async function explainShown() {
   const { signal } = control;
   try {
@@ -85,7 +85,7 @@ async function explainShown() {
 
 function failed(error) {
   byId("problem").hidden = false;
-  byId("problem").firstElementChild.textContent = error instanceof Problem ? error.message : `The page failed: ${error}`;
+  byId("problem").firstElementChild.textContent = error instanceof Problem ? error.message : `Error in the page: ${error}`;
   if (!(error instanceof Problem)) console.error(error);
 }
 
@@ -109,13 +109,13 @@ function show() {
 
 function item({ label, score }) {
   const invented = session.invented.has(label);
-  return { label, score, about: textOf(label), words: answer.pullers(label), choice: answer.choice(label), invented };
+  return { label, score, about: textOf(label), words: answer.strongestWords(label), choice: answer.choice(label), invented };
 }
 
 function inventedItem(name) {
   const remove = button("×", () => (session.forget(name), tag()), "remove");
   remove.setAttribute("aria-label", `Remove ${name}`);
-  return element("li", [element("span", name, "name"), element("span", answer.placeOf(name), "note"), remove]);
+  return element("li", [element("span", name, "name"), element("span", answer.rankOf(name), "note"), remove]);
 }
 
 function showNothing() {
@@ -127,32 +127,32 @@ function showNothing() {
   return null;
 }
 
-/** Marks the words of the tag that is looked at, else of the one that is open, else of the first. */
+/** Marks the words of the tag the user points at, else of the open one, else of the first. */
 function mark() {
-  if (answer?.text !== field.value) return; // what is marked is moved along by typing
+  if (answer?.text !== field.value) return; // while typing, existing marks are moved along
   const label = looked ?? detail.label ?? answer.shown(threshold())[0]?.label;
   const why = answer.why(label);
   for (const row of byId("tags").children) row.classList.toggle("looked", row.dataset.label === label);
-  if (!why && label && answer.score(label) !== null) return; // its words are on their way
-  repaint(answer.text, why?.found ?? []);
+  if (!why && label && answer.score(label) !== null) return; // its words have not arrived yet
+  repaint(answer.text, why?.ranges ?? []);
   byId("legend").replaceChildren(...legend(label, why));
 }
 
 function legend(label, why) {
   if (!why) return [];
   if (why.problem) return [why.problem];
-  if (!why.reasons.length) return ["No single word pulled ", element("b", label)];
+  if (!why.reasons.length) return ["No single word supports ", element("b", label)];
   const against = why.reasons.some(({ weight }) => weight < 0);
-  const dotted = against ? [", ", element("span", "dotted", "against"), " ones spoke against it"] : [];
-  return [element("mark", "Marked"), " words pulled ", element("b", label), ...dotted];
+  const dotted = against ? [", ", element("span", "dotted", "against"), " words count against it"] : [];
+  return [element("mark", "Marked"), " words support ", element("b", label), ...dotted];
 }
 
-function repaint(text, found) {
-  painted = { text, found };
-  paint(byId("mirror"), text, found);
+function repaint(text, ranges) {
+  painted = { text, ranges };
+  paint(byId("mirror"), text, ranges);
 }
 
-/** Tells the outcome to those who listen instead of look, once the typing rests. */
+/** Announces the result to screen readers, once the user stops typing. */
 function say() {
   clearTimeout(saying);
   saying = setTimeout(() => {
@@ -190,7 +190,7 @@ async function invent(event) {
   if (!name || !text) return;
   session.invent(name, text);
   const problem = await tag();
-  if (problem?.refused) return session.forget(name); // or it would spoil every further question
+  if (problem?.refused) return session.forget(name); // or it would break every further request
   byId("invent").reset();
   byId("new-name").focus();
 }
@@ -244,7 +244,7 @@ function pressed(event) {
   mark();
 }
 
-/** Leads from the end of the text down to the tags. */
+/** Moves the focus from the end of the text to the tags. */
 function arrowed(event) {
   const atEnd = field.selectionStart === field.value.length;
   if (event.key !== "ArrowDown" || !atEnd || !answer || !list.current) return;

@@ -1,11 +1,11 @@
-// Finds labels by name or text as the user types, in a list below the field.
+// Searches labels by name or text as the user types, and lists them below the field.
 
 import { Problem } from "./api.js";
 import { element } from "./made.js";
 
 const WAIT = 150; // ms after the last key
 
-/** Makes the field a combobox: search(words, signal) finds labels, pick(name) takes the chosen one, fail(problem). */
+/** Makes the field a combobox; calls search(words, signal), pick(name) with the chosen label, and fail(problem). */
 export function searchable(field, list, { search, pick, fail }) {
   let timer, control, at;
 
@@ -23,8 +23,8 @@ export function searchable(field, list, { search, pick, fail }) {
     close();
     pick(option.dataset.label);
   };
-  const mark = (place) => {
-    at = Math.min(Math.max(place, 0), options().length - 1);
+  const mark = (index) => {
+    at = Math.min(Math.max(index, 0), options().length - 1);
     options().forEach((option, number) => option.setAttribute("aria-selected", String(number === at)));
     if (options()[at]) field.setAttribute("aria-activedescendant", options()[at].id);
     options()[at]?.scrollIntoView({ block: "nearest" });
@@ -42,7 +42,7 @@ export function searchable(field, list, { search, pick, fail }) {
     }
   };
   const show = (labels) => {
-    list.replaceChildren(...(labels.length ? labels.map(option) : [element("li", "No label like this.", "none")]));
+    list.replaceChildren(...(labels.length ? labels.map(option) : [element("li", "No matching label.", "none")]));
     list.hidden = false;
     field.setAttribute("aria-expanded", "true");
     if (labels.length) mark(0);
@@ -66,14 +66,14 @@ export function searchable(field, list, { search, pick, fail }) {
     event.stopPropagation();
     act();
   });
-  list.addEventListener("pointerdown", (event) => event.preventDefault()); // or the field would lose the focus first
+  list.addEventListener("pointerdown", (event) => event.preventDefault()); // else the field would lose the focus first
   list.addEventListener("click", (event) => choose(event.target.closest("li")));
   field.addEventListener("blur", close);
 }
 
-function option({ name, text }, place) {
+function option({ name, text }, index) {
   const item = element("li", [element("span", name, "name"), element("span", text ?? "", "about")]);
-  item.id = `found-${place}`;
+  item.id = `found-${index}`;
   item.dataset.label = name;
   item.setAttribute("role", "option");
   return item;

@@ -1,6 +1,6 @@
-// What this browser session keeps: the text, labels that the user made up, and corrections. Nothing outlives the tab.
+// State of this browser session: the text, labels that the user added, and corrections. Nothing outlives the tab.
 
-function kept(name, start) {
+function stored(name, start) {
   try {
     return JSON.parse(sessionStorage.getItem(`zipfel.${name}`)) ?? start;
   } catch {
@@ -8,32 +8,32 @@ function kept(name, start) {
   }
 }
 
-function keep(name, value) {
+function store(name, value) {
   try {
     sessionStorage.setItem(`zipfel.${name}`, JSON.stringify(value));
   } catch {
-    // The storage is full or switched off: the page works on, and forgets when it is closed.
+    // The storage is full or disabled: the page still works, but a reload loses its state.
   }
 }
 
-export const text = { get: () => kept("text", ""), set: (value) => keep("text", value) };
-export const threshold = { get: () => kept("threshold", null), set: (value) => keep("threshold", value) };
+export const text = { get: () => stored("text", ""), set: (value) => store("text", value) };
+export const threshold = { get: () => stored("threshold", null), set: (value) => store("threshold", value) };
 
 /** Labels that exist in this session only: a Map from name to text. */
-export const invented = new Map(kept("invented", []));
+export const invented = new Map(stored("invented", []));
 
 export function invent(name, about) {
   invented.set(name, about);
-  keep("invented", [...invented]);
+  store("invented", [...invented]);
 }
 
 export function forget(name) {
   invented.delete(name);
-  keep("invented", [...invented]);
+  store("invented", [...invented]);
 }
 
 /** Decisions by text: a Map from text to a Map from label to "accept" or "reject". */
-const decided = new Map(kept("decided", []).map(([about, choices]) => [about, new Map(choices)]));
+const decided = new Map(stored("decided", []).map(([about, choices]) => [about, new Map(choices)]));
 
 export function choiceOf(about, label) {
   return decided.get(about)?.get(label) ?? null;
@@ -43,23 +43,23 @@ export function labelsOf(about, choice) {
   return [...(decided.get(about) ?? [])].filter(([, made]) => made === choice).map(([label]) => label);
 }
 
-/** Notes a choice; the same one again takes it back, and so does null. */
+/** Stores a choice; null, or the same choice again, removes it. */
 export function choose(about, label, choice) {
   const choices = decided.get(about) ?? new Map();
   if (choice === null || choices.get(label) === choice) choices.delete(label);
   else choices.set(label, choice);
   if (choices.size) decided.set(about, choices);
   else decided.delete(about);
-  keepDecisions();
+  storeDecisions();
 }
 
 export function drop(about) {
   decided.delete(about);
-  keepDecisions();
+  storeDecisions();
 }
 
-function keepDecisions() {
-  keep("decided", [...decided].map(([about, choices]) => [about, [...choices]]));
+function storeDecisions() {
+  store("decided", [...decided].map(([about, choices]) => [about, [...choices]]));
 }
 
 /** Corrected texts, oldest first, as rows of a table that `zipfel train` reads. */
@@ -71,7 +71,7 @@ export function corrections() {
   }));
 }
 
-/** Returns the corrections as JSONL. A text without an accepted tag is left out: what its tags are, nobody has said. */
+/** Returns the corrections as JSONL. A text without an accepted tag is left out: its tags are unknown. */
 export function asJsonl() {
   const rows = corrections().filter((row) => row.labels.length);
   return rows.map((row) => `${JSON.stringify(row)}\n`).join("");

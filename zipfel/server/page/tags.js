@@ -1,10 +1,10 @@
-// The list of tags: a row each, kept while its label stays, so that bars move instead of jumping.
+// The list of tags: one row per label, reused while the label stays, so that bars move instead of jumping.
 
 import { made } from "./made.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** Shows tags in a list, and tells `on` what the user does: open(label), choose(label, choice), look(label or null). */
+/** Shows tags in a list; calls on.open(label), on.choose(label, choice), on.look(label or null) and on.leave(). */
 export class TagList {
   #rows = new Map(); // label → <li>
 
@@ -21,7 +21,7 @@ export class TagList {
   /** Shows items, best first: {label, score or null, about, words, choice, invented}. */
   show(items, threshold) {
     const before = new Map([...this.#rows].map(([label, row]) => [label, row.offsetTop]));
-    const place = this.#places().indexOf(this.focused);
+    const focusedIndex = this.#labels().indexOf(this.focused);
     const wanted = new Set(items.map((item) => item.label));
     for (const [label, row] of this.#rows) if (!wanted.has(label)) this.#remove(label, row);
     items.forEach((item, at) => {
@@ -30,7 +30,7 @@ export class TagList {
       if (this.list.children[at] !== row) this.#move(row, at);
     });
     this.#slide(before);
-    this.#keepFocus(place);
+    this.#keepFocus(focusedIndex);
   }
 
   get focused() {
@@ -45,7 +45,7 @@ export class TagList {
     this.row(label)?.querySelector(".main").focus();
   }
 
-  #places() {
+  #labels() {
     return [...this.list.children].map((row) => row.dataset.label);
   }
 
@@ -63,7 +63,7 @@ export class TagList {
     this.#rows.delete(label);
   }
 
-  /** Moves a row; a moved element loses the focus, so it is given back. */
+  /** Moves a row, and restores the focus, which a moved element loses. */
   #move(row, at) {
     const focus = row.contains(document.activeElement) ? document.activeElement : null;
     this.list.insertBefore(row, this.list.children[at] ?? null);
@@ -80,11 +80,11 @@ export class TagList {
     }
   }
 
-  /** Lets one row be reached by Tab, as in a toolbar; arrow keys lead to the others. */
-  #keepFocus(place) {
-    const labels = this.#places();
-    const gone = place >= 0 && this.focused === null;
-    const current = gone ? labels[Math.min(place, labels.length - 1)] : this.focused ?? this.current;
+  /** Makes one row reachable by Tab, as in a toolbar; arrow keys reach the others. */
+  #keepFocus(focusedIndex) {
+    const labels = this.#labels();
+    const gone = focusedIndex >= 0 && this.focused === null;
+    const current = gone ? labels[Math.min(focusedIndex, labels.length - 1)] : this.focused ?? this.current;
     this.#setCurrent(labels.includes(current) ? current : labels[0]);
     if (gone) this.focus(this.current);
   }
@@ -112,7 +112,7 @@ export class TagList {
   }
 
   #keys(key) {
-    const labels = this.#places();
+    const labels = this.#labels();
     const at = labels.indexOf(this.focused);
     const choose = (choice) => () => this.on.choose(labels[at], choice);
     return {

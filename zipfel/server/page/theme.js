@@ -1,9 +1,9 @@
-// Light or dark: the system's, until the user asks for the other one.
+// Light or dark: the system's setting, until the user chooses the other one.
 
-const KEPT = "zipfel.theme"; // a taste, so it outlives the session
+const KEPT = "zipfel.theme"; // a preference, so it outlives the session
 const system = matchMedia("(prefers-color-scheme: dark)");
 
-/** Makes the button change between light and dark. */
+/** Makes the button switch between light and dark. */
 export function setUpTheme(button) {
   const show = () => {
     const chosen = localStorage.getItem(KEPT);

@@ -1,0 +1,66 @@
+"""Settings of all models: ranges hold for every preset, and an old name is answered with the new one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from zipfel.errors import ConfigError
+from zipfel.models.base import BUILT_IN, model_class, settings_of
+
+PRESETS = [(model, preset) for model in BUILT_IN for preset in model_class(model).presets]
+RENAMED = {
+    "glas": {
+        "rate": "learning_rate", "batch": "batch_size", "steps": "min_steps", "strength": "regularizer_weight",
+        "keep": "feature_dropout",
+    },
+    "mnn": {"rate": "learning_rate", "batch": "batch_size", "keep": "feature_dropout"},
+    "dxml": {
+        "rate": "learning_rate", "batch": "batch_size", "keep": "feature_dropout", "straight": "linear_path",
+        "weighted": "weighted_edges", "vectors": "label_vectors", "walks": "walks_per_label", "length": "walk_length",
+        "hidden": "hidden_size", "optimiser": "optimizer",
+    },
+    "lightdxml": {
+        "rate": "learning_rate", "batch": "batch_size", "steps": "min_steps", "tokens": "token_init",
+        "label_rate": "label_learning_rate", "cycle": "cycle_epochs", "shared": "shared_negatives",
+        "shortlist": "shortlist_size", "half": "float16",
+    },
+    "decaf": {
+        "rate": "learning_rate", "batch": "batch_size", "steps": "min_steps", "drop": "dropout",
+        "first_drop": "module1_dropout", "first_epochs": "module1_epochs", "first_rate": "module1_learning_rate",
+        "halve": "halve_learning_rate", "judged": "beam_chosen_on", "missed": "add_missed_labels",
+        "start": "refinement_init", "tokens": "token_init", "lift": "boost_rare_labels",
+    },
+}  # fmt: skip
+NAMES = [(model, old, new) for model, names in RENAMED.items() for old, new in names.items()]
+
+
+@pytest.mark.parametrize(("model", "preset"), PRESETS)
+def test_every_preset_refuses_a_negative_learning_rate(model, preset):
+    with pytest.raises(ConfigError, match=r"^learning_rate must be above 0; found -1\.0$"):
+        settings_of(model, preset, {"learning_rate": -1.0})
+    with pytest.raises(ConfigError, match=r"^learning_rate must be above 0; found -1\.0$"):
+        dataclasses.replace(model_class(model).presets[preset], learning_rate=-1.0)
+
+
+@pytest.mark.parametrize(("model", "old", "new"), NAMES)
+def test_an_old_name_is_refused_with_the_new_one(model, old, new):
+    conversion = f", which is 1 - {old}" if old == "keep" else ""
+    with pytest.raises(ConfigError) as caught:
+        settings_of(model, changes={old: 1})
+    assert str(caught.value) == f"unknown setting {old!r}; it is now called {new}{conversion}"
+    assert old not in {field.name for field in dataclasses.fields(settings_of(model))}
+
+
+@pytest.mark.parametrize("model", BUILT_IN)
+def test_every_old_name_is_listed_here(model):
+    fields = dataclasses.fields(settings_of(model))
+    declared = {was.partition(":")[0]: field.name for field in fields if (was := field.metadata["was"])}
+    assert declared == RENAMED[model]
+
+
+@pytest.mark.parametrize("model", ["decaf", "lightdxml"])
+def test_a_removed_setting_is_unknown(model):
+    with pytest.raises(ConfigError, match=r"^unknown setting 'keep'; (?!it is now called)"):
+        settings_of(model, changes={"keep": 0.9})

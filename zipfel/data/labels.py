@@ -1,0 +1,180 @@
+"""The labels of a fitted model: names, texts, counts, and which were removed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from zipfel.data.dataset import Dataset, Part, Texts
+from zipfel.errors import ConfigError, did_you_mean
+
+
+@dataclass(frozen=True)
+class LabelSpace:
+    """Labels by id. Ids are stable: a removed label keeps its id, and new labels are appended."""
+
+    names: list[str]
+    counts: list[int]  # training points of each label
+    texts: list[str] | None = None  # None where no label has one
+    removed: tuple[int, ...] = ()  # ids that are never predicted again
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> LabelSpace:
+        """Return the labels of a data set."""
+        names = names_of(dataset)
+        return cls(names, [0] * len(names)).counted(dataset)
+
+    def __len__(self) -> int:
+        """Return the number of labels, removed ones included."""
+        return len(self.names)
+
+    @cached_property
+    def live(self) -> dict[str, int]:
+        """The labels that can be predicted, and their ids."""
+        removed = set(self.removed)
+        return {name: label for label, name in enumerate(self.names) if label not in removed}
+
+    @cached_property
+    def unique_names(self) -> list[str]:
+        """Names of all labels; removed ones, which may share the name of a live one, are marked."""
+        removed = set(self.removed)
+        return [f"removed {label}: {name}" if label in removed else name for label, name in enumerate(self.names)]
+
+    def ids(self, names: Iterable[str]) -> list[int]:
+        """Return the ids of labels, or raise ConfigError for an unknown one."""
+        if isinstance(names, str):
+            raise ConfigError(f"expected a list of labels; found a single one, {names!r}")
+        wanted = list(names)
+        unknown = next((name for name in wanted if name not in self.live), None)
+        if unknown is not None:
+            near = [name for name in self.live if name[:1] == str(unknown)[:1]][:10_000]  # all of a million take long
+            raise ConfigError(f"unknown label {unknown!r}{did_you_mean(str(unknown), near or list(self.live)[:100])}")
+        return [self.live[name] for name in wanted]
+
+    def mask(self, points: int) -> csr_array | None:
+        """Return the removed labels as filtered pairs of each point, [points, labels]; None where there are none."""
+        if not self.removed:
+            return None
+        ids = np.tile(np.array(self.removed), points)
+        ends = np.arange(points + 1) * len(self.removed)
+        return csr_array((np.ones(len(ids), dtype=np.float32), ids, ends), shape=(points, len(self)))
+
+    # --- Changes ------------------------------------------------------------------------------------------------------
+
+    def extended(self, dataset: Dataset) -> LabelSpace:
+        """Return the labels with those of a data set appended that are not known yet."""
+        new = [name for name in names_of(dataset) if name not in self.live]
+        return self._appended(new, None)
+
+    def counted(self, dataset: Dataset) -> LabelSpace:
+        """Return the labels with the counts and texts of a data set.
+
+        Counts add up; a new text that is not empty replaces the old one. The fields of a text are joined by newlines.
+        """
+        names = names_of(dataset)
+        counts = dict(zip(names, dataset.label_counts.tolist(), strict=True))
+        rows = zip(*dataset.label_texts.values(), strict=True) if dataset.label_texts else ()
+        texts = {name: "\n".join(filter(None, row)) for name, row in zip(names, rows, strict=False)}
+        old = self.texts or [""] * len(self)
+        merged = [texts.get(name) or text for name, text in zip(self.unique_names, old, strict=True)]
+        totals = [count + counts.get(name, 0) for name, count in zip(self.unique_names, self.counts, strict=True)]
+        return replace(self, counts=totals, texts=merged if texts or self.texts else None)
+
+    def described(self, texts: Mapping[str, str]) -> LabelSpace:
+        """Return the labels with new ones appended, which have a text and no points."""
+        known = first_duplicate([*self.live, *map(str, texts)])
+        if known is not None:
+            raise ConfigError(f"there is a label {known!r} already")
+        return self._appended(list(map(str, texts)), list(texts.values()))
+
+    def _appended(self, names: list[str], texts: list[str] | None) -> LabelSpace:
+        old = self.texts if texts is None else self.texts or [""] * len(self)
+        more = None if old is None else [*old, *(texts or [""] * len(names))]
+        return replace(self, names=[*self.names, *names], counts=[*self.counts, *[0] * len(names)], texts=more)
+
+    def without(self, names: Iterable[str]) -> LabelSpace:
+        """Return the labels with some removed."""
+        return replace(self, removed=tuple(sorted({*self.removed, *self.ids(names)})))
+
+    def renamed(self, names: Mapping[str, str]) -> LabelSpace:
+        """Return the labels with some renamed, from old names to new ones."""
+        ids = self.ids(names)
+        taken = first_duplicate([*(set(self.live) - set(names)), *map(str, names.values())])
+        if taken is not None:
+            raise ConfigError(f"two labels would be called {taken!r}")
+        renamed = list(self.names)
+        for label, name in zip(ids, names.values(), strict=True):
+            renamed[label] = str(name)
+        return replace(self, names=renamed)
+
+    def aligned(self, dataset: Dataset) -> Dataset:
+        """Return a data set whose labels have the ids of these, which must include them."""
+        columns = np.array([self.live[name] for name in names_of(dataset)])
+
+        def moved(matrix: csr_array) -> csr_array:
+            shape = (matrix.shape[0], len(self))
+            return csr_array((matrix.data, columns[matrix.indices], matrix.indptr), shape=shape)
+
+        def part(old: Part) -> Part:
+            return replace(old, Y=moved(old.Y), filtered=None if old.filtered is None else moved(old.filtered))
+
+        Z = None if dataset.Z is None else csr_array(moved(csr_array(dataset.Z.T)).T)
+        return dataset.with_parts(part, label_names=self.unique_names, label_texts=None, Z=Z)
+
+    # --- Saving -------------------------------------------------------------------------------------------------------
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the labels as JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def of_json(cls, document: Mapping[str, Any]) -> LabelSpace:
+        """Return the labels that `as_json` was called on."""
+        return cls(**{**document, "removed": tuple(document["removed"])})
+
+
+def names_of(dataset: Dataset) -> list[str]:
+    """Return the names of a data set's labels; their numbers where they have no names."""
+    return list(dataset.label_names or map(str, range(dataset.sizes.labels)))
+
+
+def first_duplicate(names: Iterable[str]) -> str | None:
+    """Return the first name that occurs a second time."""
+    seen: set[str] = set()
+    return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
+
+
+def have_text(texts: Texts) -> list[bool]:
+    """Return for each label whether it has a text in one of the fields.
+
+    >>> have_text({"title": ["a", " ", ""], "notes": ["", "b", ""]})
+    [True, True, False]
+    """
+    return [any(text.strip() for text in row) for row in zip(*texts.values(), strict=True)]
+
+
+def has_letters(name: str) -> bool:
+    """Whether a name can be read as text, unlike a number.
+
+    >>> has_letters("html5"), has_letters("35"), has_letters("水")
+    (True, False, True)
+    """
+    return any(map(str.isalpha, name))
+
+
+def names_as_texts(names: Sequence[str], texts: Texts | None, known: Container[str] = ()) -> Texts:
+    """Return label texts in which names fill in for missing ones.
+
+    Names that are mere numbers, such as columns of a matrix, say nothing. Labels in `known` keep their existing text.
+    """
+    texts = texts or {"text": [""] * len(names)}
+    field, column = next(iter(texts.items()))
+    rows = zip(column, have_text(texts), names, strict=True)
+    filled = [text if has or name in known or not has_letters(name) else name for text, has, name in rows]
+    return {**texts, field: filled}

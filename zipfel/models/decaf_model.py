@@ -1,0 +1,168 @@
+"""DECAF apart from its training: the networks of its learners, prediction, new labels, saving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, vstack
+from torch import Tensor, nn
+
+from zipfel.data.batches import bags
+from zipfel.data.dataset import Part
+from zipfel.index.exact import all_products
+from zipfel.models.base import Abilities, Model
+from zipfel.models.decaf_network import FIFTH, DecafClassifier, Network, cautious
+from zipfel.models.decaf_settings import DecafSettings
+from zipfel.models.learner import BATCH, Learner, Predictor
+from zipfel.models.saving import sparse_matrix, sparse_tensors
+from zipfel.models.shortlisters import SHORTLISTERS
+from zipfel.training.run import State, part_of, with_prefix
+
+
+class DecafModel(Model):
+    """The learners of DECAF, their labels and the labels' texts. `Decaf` adds training by Modules I to IV."""
+
+    train_only = ("Z.*", "networks.*.labels.*", "networks.*.refinement.*", "networks.*.combination.*", "*.rare_power")
+    settings: DecafSettings
+    counts: Tensor  # training points of each label, [L]
+    learned: Tensor  # labels that existed in training; those after them are known by their texts only
+
+    def __init__(self, features: int, labels: int, settings: DecafSettings, generator: torch.Generator) -> None:
+        super().__init__(features, labels, settings, generator)
+        self.Z = csr_array((labels, features), dtype=np.float32)  # texts of labels
+        self.networks = nn.ModuleList(Network(features, labels, settings, generator) for _ in range(settings.learners))
+        self.register_buffer("counts", torch.zeros(labels, dtype=torch.int32))
+        self.register_buffer("learned", torch.tensor(labels))
+
+    @classmethod
+    def abilities(cls, settings: DecafSettings) -> Abilities:
+        """Return what DECAF can do: all that label texts allow."""
+        return Abilities(
+            reads_label_texts=True, scores_label_texts=True, takes_labels_by_text=True, takes_shortlist=True
+        )
+
+    @property
+    def texts(self) -> csr_array | None:
+        """The labels' texts, where they are read and there are any."""
+        return self.Z if self.settings.label_text and self.Z.nnz else None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all labels are trained and searched, without a shortlist."""
+        return self.settings.is_exact(len(self.counts), self.counts.device)
+
+    def all_networks(self) -> list[Network]:
+        """Return the networks of all learners."""
+        return [network for network in self.networks if isinstance(network, Network)]
+
+    # --- Prediction --------------------------------------------------------------------------------------------------
+
+    def learners(self) -> Sequence[Learner]:
+        """Return the learners."""
+        return [network.learner(self.counts, int(self.learned)) for network in self.all_networks()]
+
+    @torch.no_grad()
+    def text_scores(self, predictor: Predictor, X: csr_array, Z: csr_array) -> Tensor:
+        """Return the scores [B, n] that the first learner gives labels known by their texts [n, V] only."""
+        network, learner = self.all_networks()[0].eval(), predictor.first
+        classifier, queries = learner.classifier, learner.encode(X)
+        assert isinstance(classifier, DecafClassifier)
+        shortlist = learner.index.search(learner.keys(X, queries), classifier.width(FIFTH))
+        ids, learned = classifier.scored(queries, shortlist)
+        W = network.cold_classifiers(bags(Z).to(queries.device))
+        scores = cautious((all_products(queries, W) + network.offset).double(), learned, ids >= 0)
+        return scores.float() * (queries.abs().amax(dim=1, keepdim=True) > 0)
+
+    # --- New labels, and saving --------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def start_refinement(self, network: Network, labels: NDArray[np.int64]) -> None:
+        """Start refinement vectors at ẑ² = E z_l where there is a text; elsewhere they are random."""
+        if self.settings.refinement_init == "text" and self.texts is not None:
+            described = labels[np.diff(self.texts.indptr)[labels] > 0]
+            for some in np.split(described, range(BATCH, len(described), BATCH)):
+                texts = bags(self.texts[some]).to(self.counts.device)
+                network.refinement.rows[torch.from_numpy(some)] = network.tokens.eval()(texts)
+
+    def start_new_labels(self, network: Network, part: Part) -> None:
+        """Prepare labels without a classifier for a warm start; shortlists find them by their points or texts."""
+        new, shortlister = torch.nonzero(~network.vectors.any(dim=1))[:, 0], network.shortlister
+        self.start_refinement(network, new.cpu().numpy())
+        if shortlister is not None and len(new):
+            counts = torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.counts)))[new.cpu()]
+            sums = shortlister.centroids(part, self.texts, len(self.counts))[new]
+            shortlister.assign(new, sums / counts.clamp_min(1).to(sums)[:, None])
+
+    def add_labels(self, count: int, generator: torch.Generator) -> None:
+        """Append labels of which nothing is known yet."""
+        pointers = np.pad(self.Z.indptr, (0, count), mode="edge")
+        self.Z = csr_array((self.Z.data, self.Z.indices, pointers), shape=(len(pointers) - 1, self.Z.shape[1]))
+        self.counts = torch.cat([self.counts, self.counts.new_zeros(count)])
+        self.label_count += count
+        for network in self.all_networks():
+            network.refinement.grow(count, generator, scale=self.settings.spread)
+            network.vectors = F.pad(network.vectors, (0, 0, 0, count))
+            if network.shortlister is not None:
+                network.shortlister.grow(count, generator)
+
+    @torch.no_grad()
+    def add_label_texts(self, Z: csr_array) -> None:
+        """Append labels scored by their texts [S, V] at once: ẑ¹ = E_L(z), ẑ² = E z; S finds their clusters."""
+        first, texts = len(self.counts), bags(Z).to(self.counts.device)
+        self.add_labels(Z.shape[0], torch.Generator().manual_seed(0))
+        self.Z = csr_array(vstack([self.Z[:first], Z]))
+        new = torch.arange(first, len(self.counts), device=self.counts.device)
+        for network in self.all_networks():
+            network.eval()
+            network.refinement.rows[new] = network.tokens(texts)
+            network.vectors[new] = network.cold_classifiers(texts)
+            if network.shortlister is not None:
+                network.shortlister.assign(new, network.shortlister.encoder()(texts))
+
+    def more_tensors(self) -> State:
+        """Return the texts of labels, and what shortlisters have beyond buffers."""
+        more = sparse_tensors("Z", self.Z)
+        for number, network in enumerate(self.all_networks()):
+            if network.shortlister is not None:
+                state = network.shortlister.more_tensors(int(self.learned))
+                more |= with_prefix(f"networks.{number}.shortlister.index.", state)
+        return more
+
+    def take_tensors(self, more: State) -> None:
+        """Take what `more_tensors` returned."""
+        self.Z = sparse_matrix("Z", more, self.features)
+        for number, network in enumerate(self.all_networks()):
+            if network.shortlister is not None:
+                state = part_of(more, f"networks.{number}.shortlister.index.")
+                network.shortlister.take_tensors(state, int(self.learned))
+
+    @classmethod
+    def empty(cls, settings: DecafSettings, state: State) -> Self:
+        """Return a model with as many learners as were trained, and their shortlisters."""
+        count = 1 + max(int(name.split(".")[1]) for name in state if name.startswith("networks."))
+        model = super().empty(replace(settings, learners=count), state)
+        for number, network in enumerate(model.all_networks()):
+            if settings.lite:
+                network.tokens = model.all_networks()[0].tokens
+            if f"networks.{number}.shortlister.heads" in state:
+                network.shortlister = SHORTLISTERS[settings.shortlist or "beam"](
+                    network.tokens, network.documents, settings
+                )
+        return model
+
+
+def merged_texts(old: csr_array, new: csr_array | None) -> csr_array:
+    """Return label texts [L, V] in which a new text replaces the old one; labels without a new text keep theirs."""
+    if new is None:
+        return old
+    given = (np.diff(new.indptr) > 0).astype(np.float32)
+    kept = csr_array(old.multiply((1 - given)[:, None]))
+    merged = csr_array(kept + csr_array(new.multiply(given[:, None])))
+    merged.eliminate_zeros()
+    return merged
