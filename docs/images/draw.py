@@ -1,4 +1,4 @@
-"""Draw the README's picture: `python docs/images/draw.py DATA`, which shows what `zipfel data info DATA` prints."""
+"""Draw README's picture of the output of `zipfel data info DATA`: `python docs/images/draw.py DATA`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ data.info(source=Path(sys.argv[1]), format=None, **{
     field: None for kind in (TableSettings, Preparation) for field in kind.__dataclass_fields__
 })  # fmt: skip
 svg = show.console.export_svg(title=f"zipfel data info {Path(sys.argv[1]).name}", theme=DARK)
-before, _, after = svg.partition("@font-face")  # fonts from another host are not fetched for a picture
+before, _, after = svg.partition("@font-face")  # no fonts from another host
 svg = before + after[after.rindex("@font-face") :].partition("}")[2] if "@font-face" in after else svg
 svg = svg.replace("font-family: Fira Code, monospace;", FONT).replace("<svg ", '<svg xml:space="preserve" ', 1)
 (Path(__file__).parent / "info.svg").write_text(svg)

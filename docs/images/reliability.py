@@ -1,4 +1,4 @@
-"""Draw the reliability plot of the guide out of benchmarks/results/calibration.jsonl."""
+"""Draw the guide's reliability plot from benchmarks/results/calibration.jsonl: `python docs/images/reliability.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take the README's picture of the page: `python docs/images/shoot.py URL`, where a model of EURLEX57K is served."""
+"""Take README's screenshot of the page: `python docs/images/shoot.py URL`, which must serve a model of EURLEX57K."""
 
 from __future__ import annotations
 
