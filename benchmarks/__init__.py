@@ -1,1 +1,1 @@
-"""Long checks, with their figures in results/. Run them as `python -m benchmarks.NAME`."""
+"""Benchmarks: README.md lists them, results/ holds their figures. Run one with `python -m benchmarks.NAME`."""

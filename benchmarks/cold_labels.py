@@ -1,9 +1,9 @@
-"""Labels that come later: `python -m benchmarks.cold_labels DATA [seeds=0,1,2] [preset=default] [key=value ...]`.
+"""New labels known by their texts: `python -m benchmarks.cold_labels DATA [seeds=0,1,2] [preset=default] [key=value]`.
 
-A tenth of the labels is hidden from training, and added by its texts alone afterwards. How many of the hidden labels of
-test stand among the first 10 of *all* labels, against the cosine of tf-idf vectors; and what they cost P@1 of the
-others: `after`, a new label in the first place counts as wrong, `of all`, as right where it is. One JSON line: means of
-the seeds. part=validation: a tenth of train takes the place of test, for choosing settings.
+Hides a tenth of the labels from training and adds them by their texts afterwards. Measures how many of test's hidden
+labels are in the top 10 of *all* labels, compared with a ranking by the cosine of tf-idf vectors, and how P@1 changes:
+`warm P@1 after` counts a new label at the top as wrong, `P@1 of all` counts it as right where it is. One JSON line with
+the means of the seeds. part=validation evaluates on a tenth of train instead of test, to choose settings.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ SHARE, K = 0.1, 10
 
 
 def only(part: Part, labels: np.ndarray) -> Part:
-    """Return a part with some of the labels, in that order."""
+    """Return a part with these labels only, in this order."""
     filtered = None if part.filtered is None else csr_array(part.filtered[:, labels])
     return dataclasses.replace(part, Y=csr_array(part.Y[:, labels]), filtered=filtered)
 
 
 def recall(ranking: Ranking, Y: csr_array) -> float:
-    """Return the share of labels of points that are ranked, in percent of all pairs."""
-    found = ranking.as_scores(Y.shape[1])
-    return 100 * float(stored(found, *Y.nonzero()).mean())
+    """Return the share of (point, label) pairs that are in the ranking, in percent."""
+    return 100 * float(stored(ranking.as_scores(Y.shape[1]), *Y.nonzero()).mean())
 
 
 def by_cosine(tagger: Tagger, dataset: Dataset, names: list[str]) -> Ranking:
-    """Rank all labels by the cosine of their texts with those of test."""
+    """Rank all labels by the cosine of their texts with the texts of test."""
     features = tagger.features_
     assert features is not None
     assert dataset.test is not None
@@ -49,8 +48,8 @@ def by_cosine(tagger: Tagger, dataset: Dataset, names: list[str]) -> Ranking:
     return Ranking.of_scores(csr_array(features.transform(dataset.test.texts or {}) @ Z.T), K)
 
 
-def judged(dataset: Dataset, preset: str, settings: dict[str, str], seed: int) -> dict[str, float]:
-    """Hide, train, add and judge."""
+def evaluated(dataset: Dataset, preset: str, settings: dict[str, str], seed: int) -> dict[str, float]:
+    """Hide labels, train, add them, and evaluate."""
     assert dataset.test is not None
     assert dataset.label_texts is not None
     count = dataset.sizes.labels
@@ -59,18 +58,18 @@ def judged(dataset: Dataset, preset: str, settings: dict[str, str], seed: int) -
     order = np.concatenate([warm, hidden])
     names = [(dataset.label_names or [])[label] for label in order]
     texts = {field: [column[label] for label in warm] for field, column in dataset.label_texts.items()}
-    lesson = Dataset(only(dataset.train, warm), label_names=names[: len(warm)], label_texts=texts)
-    tagger = Tagger("decaf", preset, settings or None, seed=seed).fit_dataset(lesson)
+    known = Dataset(only(dataset.train, warm), label_names=names[: len(warm)], label_texts=texts)
+    tagger = Tagger("decaf", preset, settings or None, seed=seed).fit_dataset(known)
     test, both = dataset.test, only(dataset.test, order)
     before = metrics.measure(tagger.rank(test.texts, 1, None), only(test, warm).Y, ks=(1,))["P@1"]
-    told = [" ".join(column[label] for column in dataset.label_texts.values()) for label in hidden]
-    tagger.add_labels(dict(zip(names[len(warm) :], told, strict=True)))
+    added = [" ".join(column[label] for column in dataset.label_texts.values()) for label in hidden]
+    tagger.add_labels(dict(zip(names[len(warm) :], added, strict=True)))
     ranking = tagger.rank(test.texts, K, both.filtered)
-    cold = both.Y.copy()  # whose indices change below
+    cold = both.Y.copy()  # its values and indices change below
     cold.data *= cold.indices >= len(warm)
     cold.eliminate_zeros()
-    held = both.Y - cold  # of a point, those labels that were learned
-    after = metrics.measure(ranking, csr_array(held), ks=(1,))["P@1"]
+    learned = both.Y - cold  # the labels that the model was trained on
+    after = metrics.measure(ranking, csr_array(learned), ks=(1,))["P@1"]
     all_first = metrics.measure(ranking, both.Y, ks=(1,))["P@1"]
     cosine = recall(by_cosine(tagger, dataset, names), cold)
     return {"cold R@10": recall(ranking, cold), "cosine R@10": cosine, "warm P@1 before": before,
@@ -84,7 +83,7 @@ def main(words: list[str]) -> None:
     if part == "validation":
         held = hold_out(dataset, 0.1, 0, "validation")
         dataset = dataclasses.replace(held, test=held.validation, validation=None)
-    rows = [judged(dataset, preset, changes, seed) for seed in seeds]
+    rows = [evaluated(dataset, preset, changes, seed) for seed in seeds]
     means = {name: round(statistics.mean(row[name] for row in rows), 2) for name in rows[0]}
     about = {"data": dataset.name, "part": part, "preset": preset, "changes": changes}
     record("cold_labels", {**about, **means, "seeds": seeds}, seeds[0], ("torch",))

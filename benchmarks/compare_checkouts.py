@@ -4,8 +4,8 @@
     python -m benchmarks.compare_checkouts speed   BEFORE AFTER --data DATA --models NAME --presets NAME [--pairs 20]
 
 BEFORE and AFTER are folders of checkouts. `weights` trains every model and preset (or those named by --models and
---presets) once in each, with seed 0 on a CPU, and compares every saved tensor with more than one number, by content and
-whatever its name, and the ranking of the test points, bit for bit. Results are kept in FOLDER, so that an interrupted
+--presets) once in each, with seed 0 on a CPU. It compares the ranking of the test points bit for bit, and every saved
+tensor with more than one number, by content, whatever its name. Results are kept in FOLDER, so that an interrupted
 comparison resumes. `speed` trains and predicts in interleaved pairs of fresh processes and prints the paired ratios
 AFTER / BEFORE with a 95 % interval.
 """
@@ -69,7 +69,10 @@ print(json.dumps(found))
 def measured(checkout: Path, data: Path, model: str, preset: str, mode: str) -> dict[str, Any]:
     """Train and predict in a fresh process of a checkout."""
     words = [sys.executable, "-c", WORKER, str(data), model, preset, str(checkout.resolve()), mode]
-    environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(checkout.resolve()), os.environ.get("PYTHONPATH", "")]),
+    }
     run = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=checkout)
     if run.returncode:
         return {"error": run.stderr.strip().splitlines()[-1]}
@@ -77,7 +80,7 @@ def measured(checkout: Path, data: Path, model: str, preset: str, mode: str) -> 
 
 
 def kept(folder: Path, checkout: Path, side: str, data: Path, model: str, preset: str) -> dict[str, Any]:
-    """Return what a checkout gives: from an earlier call, or measured now."""
+    """Return the result of a checkout: from an earlier call, or measured now."""
     path = folder / side / f"{data.name}-{model}-{preset}.json"
     if not path.exists():
         found = measured(checkout, data, model, preset, "weights")
@@ -87,7 +90,7 @@ def kept(folder: Path, checkout: Path, side: str, data: Path, model: str, preset
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return what differs between two checkouts; a refusal that both give is no difference."""
+    """Return what differs between two checkouts; an error in both is no difference."""
     if "error" in before or "error" in after:
         same = before.get("error") is not None and after.get("error") is not None
         return [] if same else [f"error: {before.get('error')} / {after.get('error')}"]

@@ -1,12 +1,14 @@
 """Tables of DECAF: `python -m benchmarks.decaf_tables DATA [TABLE ...] [seeds=0,1,2] [preset=default] [key=value ...]`.
 
-parts: their Table 6, a part of the classifier left out, or begun otherwise.  shortlist: their Table 5, all labels, or
-those of the best clusters (and labels that a list missed learned from or not), the nearest by HNSW, or those of a tree
-as Parabel's; lists are as long as those of the clusters, which `beam=` may set.  fanout: fewer clusters.  lite: tokens
-stay as Module I leaves them.  ensemble: their Fig. 5. Judged on test, with R@20, C@20, and list recall: how many
-of test's labels are on the lists of the first learner, in percent. One JSON line a row: means of the seeds.
+parts: the paper's Table 6, without a part of the classifier, or with random refinement vectors.  shortlist: Table 5,
+candidates are all labels, those of the best clusters (training on labels that the shortlist missed, or not), the
+nearest by HNSW, or those of a tree like Parabel's; all shortlists are as long as those of the clusters, which `beam=`
+can set.  fanout: fewer clusters.  lite: token vectors stay as Module I leaves them.  ensemble: Fig. 5.
 
-`python -m benchmarks.decaf_tables plot RESULTS.jsonl OUT.svg` draws their Fig. 6 from the lines of fanout.
+Evaluates on test, with R@20, coverage@20 and `list recall`: the share of test labels that are on the shortlists of the
+first learner, in percent. One JSON line per row: means of the seeds.
+
+`python -m benchmarks.decaf_tables plot RESULTS.jsonl OUT.svg` draws the paper's Fig. 6 from the lines of fanout.
 """
 
 from __future__ import annotations
@@ -27,47 +29,52 @@ from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import read
 from zipfel.data.text import featurized
 from zipfel.evaluate import evaluate
-from zipfel.models.decaf_network import Network, cluster_ranks
-from zipfel.models.shortlisters import list_recall
+from zipfel.models.base import Lesson
+from zipfel.models.decaf import Decaf
+from zipfel.models.shortlisters import Shortlister, ShortlistTask
 from zipfel.tagger import Tagger
+from zipfel.training.run import Run
+from zipfel.training.trainer import Schedule
 
 TABLES: dict[str, list[dict[str, Any]]] = {
-    "parts": [{}, {"refinement": False}, {"label_text": False}, {"start": "random"}, {"residual": False}],
+    "parts": [{}, {"refinement": False}, {"label_text": False}, {"refinement_init": "random"}, {"residual": False}],
     "shortlist": [
         {"shortlist": "none"},
-        *({"shortlist": "beam", "missed": missed} for missed in (True, False)),
+        *({"shortlist": "beam", "add_missed_labels": added} for added in (True, False)),
         *({"shortlist": kind} for kind in ("hnsw", "parabel")),
     ],
     "fanout": [{"shortlist": "beam", "clusters": 2**power} for power in (5, 7, 9, 11)],
     "lite": [{"shortlist": "beam", "lite": lite} for lite in (False, True)],
     "ensemble": [{"learners": learners} for learners in (1, 2, 3, 5)],
 }
-SHARES = (0.5, 1, 2, 5, 10, 20, 50)  # of all labels, in percent, that lists may hold
-SOME = 10_000  # points of train
+SHARES = (0.5, 1, 2, 5, 10, 20, 50)  # lengths of shortlists, in percent of all labels
+SOME = 10_000  # points of train whose recall is measured
 NAMES = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "R@20", "coverage@20", "list recall", "seconds")
 
 
-def judged(dataset: Dataset, preset: str, settings: dict[str, Any], seed: int) -> dict[str, float]:
-    """Train once, and return figures of test."""
+def evaluated(dataset: Dataset, preset: str, settings: dict[str, Any], seed: int) -> dict[str, float]:
+    """Train once, and return figures on test."""
     start = time.perf_counter()
     tagger = Tagger("decaf", preset, settings, seed=seed).fit_dataset(dataset)
     seconds = time.perf_counter() - start
     assert dataset.test is not None
     found = evaluate(tagger.rank(dataset.test.X, 20, dataset.test.filtered), dataset, "test", (1, 3, 5, 20)).values
-    network = tagger.model_.networks[0]
-    index = network.shortlister()
-    recall = 1.0 if index is None else list_recall(network, index, dataset.test)
+    assert isinstance(tagger.model_, Decaf)
+    shortlister = tagger.model_.all_networks()[0].shortlister
+    recall = 1.0 if shortlister is None else shortlister.recall(dataset.test, shortlister.index())
     found |= {"list recall": 100 * recall, "seconds": seconds}
-    if settings.get("shortlist") == "beam" and "clusters" in settings:
+    if shortlister is not None and settings.get("shortlist") == "beam" and "clusters" in settings:
         some = dataset.train.take(np.linspace(0, len(dataset.train) - 1, SOME).astype(np.int64))
         for name, part in (("train", some), ("test", dataset.test)):
-            found |= by_length(network, part, name)
+            found |= by_length(shortlister, part, name)
     return found
 
 
-def by_length(network: Network, part: Part, name: str) -> dict[str, float]:
-    """Return how many of a part's labels are on lists of so many clusters as hold so many of all labels, in percent."""
-    ranks, clusters = cluster_ranks(network, part), len(network.heads)
+def by_length(shortlister: Shortlister, part: Part, name: str) -> dict[str, float]:
+    """Return the recall of shortlists that hold each of SHARES of all labels, in percent."""
+    heads = shortlister.heads  # one per cluster
+    task = ShortlistTask(shortlister.clusters, heads, Lesson(part), None, Run(), 0, Schedule(1, 1, 1.0))
+    ranks, clusters = shortlister.cluster_ranks(part, task), len(heads)
     beams = {share: round(share * clusters / 100) for share in SHARES}
     return {f"{name} recall at {share} %": 100 * float(np.mean(ranks < beam)) for share, beam in beams.items() if beam}
 
@@ -80,7 +87,7 @@ def main(words: list[str]) -> None:
     dataset = dataset.with_parts(lambda part: dataclasses.replace(part, texts=None), label_texts=None)
     for table in tables:
         for row in TABLES[table]:
-            rows = [judged(dataset, preset, {**changes, **row}, seed) for seed in seeds]
+            rows = [evaluated(dataset, preset, {**changes, **row}, seed) for seed in seeds]
             means = {name: round(statistics.mean(found[name] for found in rows), 2) for name in rows[0] if shown(name)}
             spread = {f"{name} sd": round(statistics.pstdev(found[name] for found in rows), 2) for name in NAMES[:6]}
             about = {"data": dataset.name, "table": table, "row": row, "preset": preset, "changes": changes}
@@ -89,15 +96,16 @@ def main(words: list[str]) -> None:
 
 
 def shown(name: str) -> bool:
-    """Tell whether a figure is recorded."""
+    """Return whether a figure is recorded."""
     return name in NAMES or " recall at " in name
 
 
 def plot(results: Path, out: Path) -> None:
-    """Draw how many of a point's labels are on lists, by their length and by how many clusters there are."""
+    """Draw the recall of shortlists by their length and by the number of clusters."""
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "decaf"
     import matplotlib.pyplot as plt
 
     lines = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
@@ -117,11 +125,11 @@ def plot(results: Path, out: Path) -> None:
                     marker=".",
                     label=label,
                 )
-        axis.set(title=data, xscale="log", xlabel="labels on a list, % of all (log)", ylim=(0, 100))
+        axis.set(title=data, xscale="log", xlabel="labels on a shortlist, % of all (log)", ylim=(0, 100))
         axis.set_xticks([1, 10], labels=["1", "10"])
         axis.grid(alpha=0.3)
         axis.legend(title="clusters (dashed: train)")
-    np.atleast_1d(axes)[0].set_ylabel("a point's labels on its list, %")
+    np.atleast_1d(axes)[0].set_ylabel("a point's labels on its shortlist, %")
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, metadata={"Date": None})
 

@@ -1,10 +1,10 @@
-"""Whether explanations name what counts: `python -m benchmarks.deletion MODEL DATA [POINTS]`, one JSON line.
+"""How faithful explanations are: `python -m benchmarks.deletion MODEL DATA [POINTS]`, one JSON line.
 
-From each of some hundred test documents a share of its terms is deleted, wherever they stand, those with the largest
-weights first, and the score of the document's first tag is watched as it falls: the faster, the better the
-weights. Beside `explain` stand leave-one-out (what the score loses without a single term) and random deletion.
+Deletes a growing share of the terms of some hundred test documents, at all their positions, those with the largest
+weight first, and records the score of the document's first tag: the faster it falls, the better the weights. Compares
+`explain` with leave-one-out (terms ordered by what the score loses without each) and with random deletion.
 
-`python -m benchmarks.deletion plot RESULTS.jsonl OUT.svg` draws these lines.
+`python -m benchmarks.deletion plot RESULTS.jsonl OUT.svg` draws these curves.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import orjson
 from benchmarks.record import record
 from zipfel import Tagger, read
 from zipfel.explain import Reason
-from zipfel.tagger import settings_of
+from zipfel.models.base import settings_of
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 DRAWS = 5  # of random deletion
-SEEN = 50  # tags among which the label is looked for; behind them its score counts as 0
+SEEN = 50  # tags that are predicted; if the label is not among them, its score counts as 0
 
 
 def main(model: str, data: str, points: int = 300) -> None:
@@ -61,24 +61,24 @@ def main(model: str, data: str, points: int = 300) -> None:
 
 
 def by_weight(found: Sequence[Reason]) -> list[Reason]:
-    """Return the reasons, those that speak most for the label first."""
+    """Return the reasons, those with the largest weight first."""
     return sorted(found, key=lambda reason: -reason.weight)
 
 
 def alone(tagger: Tagger, text: str, label: str, found: Sequence[Reason]) -> list[Reason]:
-    """Return the reasons, that one first without which the score of the label is lowest."""
+    """Return the reasons by the score of the label without each, lowest first."""
     scores = scores_of(tagger, [without(text, [reason]) for reason in found], label)
     return [found[place] for place in np.argsort(scores, kind="stable")]
 
 
 def falling(tagger: Tagger, text: str, label: str, order: Sequence[Reason]) -> list[float]:
-    """Return the label's score with nothing deleted, and with growing shares of the terms, the first first."""
+    """Return the label's score with nothing deleted, and with growing shares of the terms deleted, in this order."""
     cut = [without(text, order[: math.ceil(share * len(order))]) for share in SHARES]
     return scores_of(tagger, [text, *cut], label)
 
 
 def without(text: str, gone: Sequence[Reason]) -> str:
-    """Return the text with blanks in the place of terms."""
+    """Return the text with some terms replaced by blanks."""
     kept = list(text)
     for start, end in (place for reason in gone for place in reason.places):
         kept[start:end] = " " * (end - start)
@@ -91,7 +91,7 @@ def scores_of(tagger: Tagger, texts: list[str], label: str) -> list[float]:
 
 
 def plot(results: str, out: str) -> None:
-    """Draw the scores against the share of terms that is deleted, a panel for each model."""
+    """Draw the scores against the share of deleted terms, one panel per model."""
     import matplotlib as mpl
 
     mpl.use("svg")

@@ -1,11 +1,11 @@
 """How cost grows with points and with labels: `python -m benchmarks.growth OUT [--models glas,lightdxml,hnsw] [...]`.
 
-Synthetic data; one pass over train (and one of each other stage), narrow vectors, each size in a fresh process with a
-limit. Measured: seconds to train a model, or to build an index over as many vectors as there are labels; milliseconds
-a document to predict (of an index, to search); and memory beyond what a tiny one takes. Along `labels` the points are
-fixed, along `points` the labels. OUT/growth.jsonl holds a line a size (sizes that are there are not run again),
-OUT/growth.svg a panel a cost, and OUT/growth.md the exponents of cost ~ size^e: least squares in logarithms over all
-sizes, and between the last two.
+Trains on synthetic data for one epoch of each stage, with narrow vectors, each size in a fresh process with a time
+limit. Measures seconds to train a model, or to build an index over as many vectors as there are labels; milliseconds
+per document to predict (for an index, to search); and memory beyond that of a tiny model. Along `labels` the number of
+points is fixed, along `points` the number of labels. OUT/growth.jsonl has one line per size (sizes that are there are
+not run again), OUT/growth.svg one panel per cost, and OUT/growth.md the exponents e of cost ~ size^e: by least squares
+in logarithms over all sizes, and between the two largest.
 """
 
 from __future__ import annotations
@@ -19,26 +19,33 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.index_speed import WIDTH, clustered
 from zipfel.bench import launch, machine, results
-from zipfel.bench.plots import COLOURS, drawn, panels, write_svg
+from zipfel.bench.plots import COLOURS, panels
 from zipfel.bench.table import pipes
+from zipfel.data.formats.files import write_bytes
 from zipfel.index import KINDS
+from zipfel.report.plots import svg_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 COSTS = {
     "train_seconds": "seconds to train",
     "index_seconds": "seconds to build",
-    "predict_ms": "ms a document to predict",
+    "predict_ms": "ms per document to predict",
     "memory_mb": "MB of memory",
 }
-DIMENSION, POINTS, LABELS = 128, 20_000, 10_000  # what is fixed while the other grows
-NEVER = ("points", "index_seconds")  # an index knows labels only
-ONE_PASS = {"epochs": 1, "steps": 1, "first_epochs": 1, "label_epochs": 1, "dimension": DIMENSION}
-ASKED = 1000  # documents that are tagged, or vectors that are searched for
+DIMENSION, POINTS, LABELS = 128, 20_000, 10_000  # points while labels grow, labels while points grow
+NEVER = ("points", "index_seconds")  # an index holds labels only
+ONE_EPOCH = {"epochs": 1, "min_steps": 1, "module1_epochs": 1, "label_epochs": 1, "dimension": DIMENSION}
+ASKED = 1000  # documents to tag, or vectors to search for
+WIDTH = 100  # candidates per search
+SUBSPACE, NOISE = 32, 0.5  # of the vectors that indices hold
 
 
 def point(what: str, points: int, labels: int, threads: int) -> dict[str, float]:
@@ -50,13 +57,14 @@ def point(what: str, points: int, labels: int, threads: int) -> dict[str, float]
 
 
 def model_point(model: str, points: int, labels: int) -> dict[str, float]:
-    """Train a model in one pass, and let it tag."""
+    """Train a model for one epoch, and predict."""
     from zipfel.data.synthetic import Synthetic, make
-    from zipfel.tagger import Tagger, settings_of
+    from zipfel.models.base import settings_of
+    from zipfel.tagger import Tagger
 
     known = vars(settings_of(model))
-    tagger = Tagger(model, settings={name: value for name, value in ONE_PASS.items() if name in known}, device="cpu")
-    tagger.fit_dataset(make(Synthetic(points=300, labels=30)))  # loads all that is loaded late
+    tagger = Tagger(model, settings={name: value for name, value in ONE_EPOCH.items() if name in known}, device="cpu")
+    tagger.fit_dataset(make(Synthetic(points=300, labels=30)))  # imports everything that is imported late
     base = _peak_mb()
     dataset = make(Synthetic(points=points + ASKED, labels=labels, test_share=ASKED / (points + ASKED)))
     assert dataset.test is not None
@@ -88,12 +96,22 @@ def index_point(kind: Any, labels: int) -> dict[str, float]:
     return {**figures, "predict_ms": 1000 * (time.perf_counter() - start) / ASKED}
 
 
+def clustered(rows: int, dimension: int, generator: torch.Generator) -> Tensor:
+    """Return unit vectors around many centres near a subspace, so that the best 100 come from several clusters."""
+    import torch
+
+    centres = torch.randn(rows // 20, SUBSPACE, generator=generator)
+    centres = centres @ torch.randn(SUBSPACE, dimension, generator=generator) / SUBSPACE**0.5
+    chosen = torch.randint(len(centres), (rows,), generator=generator)
+    return torch.nn.functional.normalize(centres[chosen] + NOISE * torch.randn(rows, dimension, generator=generator))
+
+
 def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
 
 
 def measured(model: str, along: str, size: int, limit: float, threads: int) -> dict[str, Any]:
-    """Measure one size in a process of its own."""
+    """Measure one size in a fresh process."""
     points, labels = (size, LABELS) if along == "points" else (POINTS, size)
     with TemporaryDirectory() as folder:
         out, log = Path(folder) / "out.json", Path(folder) / "log"
@@ -110,7 +128,7 @@ def measured(model: str, along: str, size: int, limit: float, threads: int) -> d
 
 
 def exponents(sizes: Sequence[float], costs: Sequence[float]) -> tuple[float, float]:
-    """Return e of cost ~ size^e, by least squares over all sizes, and between the last two.
+    """Return e of cost ~ size^e, by least squares over all sizes, and between the two largest.
 
     >>> [round(e, 6) for e in exponents([10, 100, 1000], [3, 30, 300])]
     [1.0, 1.0]
@@ -121,7 +139,7 @@ def exponents(sizes: Sequence[float], costs: Sequence[float]) -> tuple[float, fl
 
 
 def sweeps(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Return the sizes that ended well, in order, by what grows and by model; fewer than two tell nothing."""
+    """Return the finished sizes in order, by what grows and by model, where there are at least two."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in sorted(lines, key=lambda line: line["size"]):
         if line["status"] == results.OK:
@@ -130,12 +148,12 @@ def sweeps(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[s
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
-    """Return the exponents as a table, and what did not end."""
+    """Return the exponents as a table, and the sizes that failed."""
     body = []
     for (along, model), rows in sweeps(lines).items():
         sizes = [row["size"] for row in rows]
         body.append([model, along, f"{sizes[0]:,} to {sizes[-1]:,}", *(_fit(sizes, rows, cost) for cost in COSTS)])
-    heads = ["model", "grows", "from", *COSTS.values()]
+    heads = ["model", "what grows", "range", *COSTS.values()]
     failed = [f"- {one['model']}, {one['size']:,} {one['along']}: {one['status']}" for one in lines if "why" in one
               or one["status"] == results.TIMED_OUT]  # fmt: skip
     return "\n".join([pipes(heads, body), *([""] if failed else []), *failed, ""])
@@ -148,7 +166,7 @@ def _fit(sizes: Sequence[float], rows: Sequence[dict[str, Any]], cost: str) -> s
 
 
 def plot(lines: Sequence[dict[str, Any]]) -> str:
-    """Draw each cost against labels and against points, in logarithms."""
+    """Draw each cost against labels and against points, on logarithmic axes."""
     kinds = [(along, cost) for along in ("labels", "points") for cost in COSTS if (along, cost) != NEVER]
     with panels([f"{along} {cost}" for along, cost in kinds], "growth") as (figure, axes):
         for axis, (along, cost) in zip(axes, kinds, strict=True):
@@ -162,7 +180,7 @@ def plot(lines: Sequence[dict[str, Any]]) -> str:
             axis.set(xscale="log", yscale="log", xlabel=along, ylabel=COSTS[cost])
             if found:
                 axis.legend(fontsize=6)
-        return drawn(figure)
+        return svg_of(figure)
 
 
 def main() -> None:
@@ -171,7 +189,9 @@ def main() -> None:
     parser.add_argument("--models", default="glas,lightdxml,decaf,hnsw,ivf", help="models and indices")
     parser.add_argument("--labels", default="1000,10000,100000,1000000", help="sizes along labels")
     parser.add_argument("--points", default="1000,10000,100000,1000000", help="sizes along points")
-    parser.add_argument("--limit", type=float, default=900, help="seconds a size; larger sizes are then left out")
+    parser.add_argument(
+        "--limit", type=float, default=900, help="seconds per size; if a size takes longer, larger ones are skipped"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--point", nargs=3, help=argparse.SUPPRESS)
     words = parser.parse_args()
@@ -186,12 +206,12 @@ def main() -> None:
             sweep(path, model, along, _sizes(getattr(words, along)), words.limit, words.threads)
     lines = results.read_results(path)
     (words.out / "growth.md").write_text(table(lines))
-    write_svg(words.out / "growth.svg", plot(lines))
+    write_bytes(words.out / "growth.svg", plot(lines).encode())
     sys.stdout.write(table(lines))
 
 
 def sweep(path: Path, model: str, along: str, sizes: list[int], limit: float, threads: int) -> None:
-    """Measure the sizes that have no line yet, up to the first that does not end."""
+    """Measure the sizes that have no line yet, up to the first that fails."""
     done = {(one["model"], one["along"], one["size"]): one for one in results.read_results(path)}
     for size in sizes:
         line = done.get((model, along, size)) or measured(model, along, size, limit, threads)

@@ -1,11 +1,13 @@
 """Tables of LightDXML: `python -m benchmarks.light_tables WORKERS DATA [TABLE ...] [seeds=0,1,2] [key=value ...]`.
 
-cycle: labels placed again and again, or at the beginning and the end only.  start: random token vectors, or FastText's
-(needs texts and gensim).  relu, shortlist (k), epochs (e_model), labels (e_label): one setting each.  Three seeds,
-judged on test, with the recall of its labels by their points' shortlists; seconds of each of the paper's modules.
-`beta` is one model a seed, seen with every β. One JSON line a row.
+cycle: label vectors are updated often, or only at the start and the end.  start: token vectors start at random, or with
+FastText (needs texts and gensim).  relu, shortlist (k), epochs (e_model), labels (e_label): one setting each.
+beta: one model per seed, evaluated with every β. WORKERS runs share the machine.
 
-`python -m benchmarks.light_tables plot RESULTS.jsonl OUT.svg` draws their Fig. 2 from these lines.
+Evaluates on test, with the recall of shortlists, and the seconds of each of the paper's modules. One JSON line per row:
+means of the seeds.
+
+`python -m benchmarks.light_tables plot RESULTS.jsonl OUT.svg` draws the paper's Fig. 2 from these lines.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -30,19 +32,19 @@ from zipfel.data.splits import hold_out
 from zipfel.data.text import featurized
 from zipfel.evaluate import evaluate
 from zipfel.models import lightdxml
-from zipfel.models.base import Lesson
+from zipfel.models.base import Lesson, settings_of
 from zipfel.models.lightdxml import LightDxml, LightSettings
-from zipfel.models.mixed import curve
-from zipfel.tagger import settings_of
+from zipfel.models.mixed import figures_by_beta
+from zipfel.training.progress import Progress
 from zipfel.training.run import Run
 
 TABLES: dict[str, list[dict[str, Any]]] = {
-    "cycle": [{"cycle": 1}, {"cycle": 2}, {"cycle": 4}],  # of 4 epochs: 5, 3 and 2 placements of the labels
-    "start": [{"tokens": "random"}, {"tokens": "fasttext"}],
+    "cycle": [{"cycle_epochs": epochs} for epochs in (1, 2, 4)],  # with 4 epochs: 5, 3 and 2 updates of label vectors
+    "start": [{"token_init": "random"}, {"token_init": "fasttext"}],
     "relu": [{"relu": False}, {"relu": True}],
     "labels": [{"label_epochs": 0}, {"label_epochs": 1}, {"label_epochs": 8}],
-    "shortlist": [{"shortlist": k} for k in (25, 50, 100, 200, 400, 800)],
-    "epochs": [{"epochs": epochs, "steps": 1} for epochs in (1, 2, 4, 8)],
+    "shortlist": [{"shortlist_size": k} for k in (25, 50, 100, 200, 400, 800)],
+    "epochs": [{"epochs": epochs, "min_steps": 1} for epochs in (1, 2, 4, 8)],
     "beta": [{}],
 }
 NAMES = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "recall", "first recall")
@@ -55,22 +57,19 @@ def loaded(path: str) -> Dataset:
     return dataset if dataset.validation is not None else hold_out(dataset, 0.05, into="validation")
 
 
-class Recalls:
-    """Hears of the shortlists of each cycle."""
+class Recalls(Progress):
+    """Collects the shortlist recall of each cycle from the run's log."""
 
     def __init__(self) -> None:
         self.found: list[float] = []
 
-    def update(self, moment: Any) -> None:
-        """Do nothing."""
-
-    def log(self, values: Any) -> None:
-        """Keep a recall."""
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Keep the recall, where a line has one."""
         self.found += [100 * values["recall"]] if "recall" in values else []
 
 
 def timed(owner: Any, name: str, seconds: dict[str, float]) -> None:
-    """Let a method of a model, or a function of a module, add up its seconds."""
+    """Make a method of a model, or a function of a module, add up its seconds."""
     method: Callable[..., Any] = getattr(owner, name)
 
     def clocked(*arguments: Any, **named: Any) -> Any:
@@ -83,8 +82,8 @@ def timed(owner: Any, name: str, seconds: dict[str, float]) -> None:
     setattr(owner, name, clocked)
 
 
-def judged(job: tuple[str, LightSettings, int]) -> dict[str, Any]:
-    """Train once, and return figures of test, seconds by module, and P and PSP of test for each β."""
+def evaluated(job: tuple[str, LightSettings, int]) -> dict[str, Any]:
+    """Train once, and return figures on test, seconds by module, and P@1 and PSP@1 on test for each β."""
     path, settings, seed = job
     dataset, recalls = loaded(path), Recalls()
     run = Run(seed=seed, progress=recalls)
@@ -96,16 +95,18 @@ def judged(job: tuple[str, LightSettings, int]) -> dict[str, Any]:
         timed(model, name, seconds)
     lesson = Lesson(dataset.train, dataset.validation, None, None, dataset.Z, dataset.feature_names, dataset.propensity)
     model.fit(lesson, run)
-    test, learner = dataset.test, model.learner()
+    test, (learner,) = dataset.test, model.learners()
     assert test is not None
     found = evaluate(learner.rank(test.X, 5, test.filtered), dataset).values
     found |= {"recall": 100 * model.shortlist_recall(test), "first recall": recalls.found[0], "beta": model.beta}
-    by_beta = {str(beta): [values["P@1"], values["PSP@1"]] for beta, values in curve(learner, test, lesson).items()}
+    by_beta = {
+        str(beta): [values["P@1"], values["PSP@1"]] for beta, values in figures_by_beta(learner, test, lesson).items()
+    }
     return found | {"seconds": seconds, "curve": by_beta, "recalls": recalls.found}
 
 
-def told(path: str, table: str, changes: dict[str, Any], seeds: list[int], rows: list[dict[str, Any]]) -> None:
-    """Write down a row of a table: means of the seeds."""
+def report(path: str, table: str, changes: dict[str, Any], seeds: list[int], rows: list[dict[str, Any]]) -> None:
+    """Print a row of a table: means of the seeds."""
     means = {name: round(statistics.mean(row[name] for row in rows), 2) for name in NAMES}
     spread = {
         f"{name} sd": round(statistics.pstdev(row[name] for row in rows), 2) for name in ("P@1", "PSP@1", "recall")
@@ -132,13 +133,17 @@ def main(words: list[str]) -> None:
     rows = [(table, row) for table in tables for row in TABLES[table]]
     jobs = [(path, settings_of("lightdxml", "default", {**changes, **row}), seed) for _, row in rows for seed in seeds]
     with get_context("spawn").Pool(workers) as pool:
-        found = pool.imap(judged, jobs, chunksize=1)
+        found = pool.imap(evaluated, jobs, chunksize=1)
         for table, row in rows:
-            told(path, table, row, seeds, [next(found) for _ in seeds])
+            report(path, table, row, seeds, [next(found) for _ in seeds])
 
 
 def plot(results: Path, out: Path) -> None:
-    """Draw P@1 and PSP@1 against β and e_model, each data set between its least and its most, as their Fig. 2."""
+    """Draw P@1 and PSP@1 against β and e_model, each data set scaled to its own range, as in the paper's Fig. 2."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "lightdxml"
     import matplotlib.pyplot as plt
 
     lines = [
@@ -159,11 +164,11 @@ def plot(results: Path, out: Path) -> None:
         axes[0][column].set(title=name, xlabel="β")
         axes[1][column].set(xlabel="epochs of the classifier", xscale="log")
     axes[0][0].legend()
-    figure.savefig(out)
+    figure.savefig(out, metadata={"Date": None})
 
 
 def drawn(axis: Any, x: list[float], y: list[float], label: str) -> None:
-    """Draw a line, scaled to 0 to 1, and say in the legend what these are."""
+    """Draw a curve scaled to 0 to 1, with its range in the legend."""
     if x:
         low, high = min(y), max(y)
         axis.plot(

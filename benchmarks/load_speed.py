@@ -1,7 +1,7 @@
-"""How long a saved model of a given size takes to its first answer: `python -m benchmarks.load_speed [GIGABYTES]`.
+"""Time from loading a saved model to its first answer: `python -m benchmarks.load_speed [GIGABYTES]`.
 
-A GLaS of random weights is saved, and loaded in a fresh process with a warm cache: seconds from `Tagger.load` to the
-first tags, imports apart. One JSON line.
+Saves a GLaS model with random weights, and loads it in a fresh process with a warm file cache: seconds from
+`Tagger.load` to the first tags, without imports. One JSON line.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import torch
 from scipy.sparse import csr_array
 
 from benchmarks.record import record
-from zipfel.models.glas import Glas
-from zipfel.tagger import Tagger, settings_of
+from zipfel.choice import Choice
+from zipfel.data.labels import LabelSpace
+from zipfel.fitting import Blueprint, Fitted
+from zipfel.models.base import settings_of
+from zipfel.tagger import Tagger
 from zipfel.training.trainer import Outcome
 
-LABELS, TOKENS = 50_000, 100
+LABELS = 50_000
 FIRST_ANSWER = """
 import sys, time
 import numpy as np
@@ -37,19 +39,19 @@ print(loaded - start, time.perf_counter() - start)
 """
 
 
-def made(features: int) -> Tagger:
+def untrained(features: int) -> Tagger:
     """Return a tagger with random weights."""
     tagger = Tagger("glas", device="cpu")
-    tagger.settings_, tagger.features_ = settings_of("glas"), None
-    tagger.model_ = Glas(features, LABELS, tagger.settings_, torch.Generator().manual_seed(0))
-    tagger.classes_ = [f"label {number}" for number in range(LABELS)]
-    tagger.learner_, tagger.outcome_ = tagger.model_.learner(), Outcome(None, -1, 0, 0.0)
+    labels = LabelSpace([f"label {number}" for number in range(LABELS)], [0] * LABELS)
+    blueprint = Blueprint(Choice("glas", "default"), settings_of("glas"), None, labels)
+    model = blueprint.built(features, seed=0)
+    tagger.fitted_ = Fitted(blueprint, model, model.predictor(), Outcome(None, -1, 0, 0.0))
     return tagger
 
 
 def main(gigabytes: float) -> None:
     features = int(gigabytes * 1e9 / 4 / 1024) - LABELS
-    tagger = made(features)
+    tagger = untrained(features)
     tagger.rank(csr_array((np.ones(1, np.float32), ([0], [0])), shape=(1, features)))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"

@@ -1,4 +1,4 @@
-"""Time all metrics on 100,000 points × top 5 × 500,000 labels: `python -m benchmarks.metrics_speed`."""
+"""Time of all metrics on 100,000 points × top 5 × 500,000 labels: `python -m benchmarks.metrics_speed`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def zipfian(rng: np.random.Generator, shape: tuple[int, ...]) -> Ids:
 
 
 def matrix(labels: Ids) -> csr_array:
-    """Return the [N, L] matrix of each point's labels; one drawn twice counts once."""
+    """Return the [N, L] matrix of each point's labels; a label drawn twice counts once."""
     points, width = labels.shape
     rows = np.repeat(np.arange(points), width)
     truth = csr_array((np.ones(labels.size, dtype=np.float32), (rows, labels.ravel())), shape=(points, LABELS))
@@ -29,7 +29,7 @@ def matrix(labels: Ids) -> csr_array:
 
 
 def half_right(rng: np.random.Generator, labels: Ids) -> Ranking:
-    """Return a ranking of true labels of which about half have been replaced by others."""
+    """Return a ranking of true labels, about half of them replaced by random ones."""
     wrong = rng.random(labels.shape) < 0.5
     ids = np.where(wrong, zipfian(rng, labels.shape), labels)
     rows = np.repeat(np.arange(len(ids)), ids.shape[1])

@@ -1,9 +1,9 @@
-"""Tables of the ledgers of MNN and DXML: `python -m benchmarks.neighbour_tables DATA [TABLE ...]`.
+"""Tables of MNN and DXML: `python -m benchmarks.neighbour_tables DATA [TABLE ...]`.
 
-splits: ten random splits of train and test together, of the sizes that the data set has, both models.  decoders: MNN's
-two.  linear: DXML with and without its ReLU, and without the linear path.  partial: half of train and the other half by
-`partial_fit`, against a fit of the whole. Judged on test. One JSON line a row; the points that have only tail labels
-are judged apart.
+splits: ten random splits of all points into train and test of the same sizes, both models.  decoders: both of MNN.
+linear: DXML with and without its ReLU and its linear path.  partial: a fit on half of train, the other half added by
+`partial_fit`, and a fit on all of train. Evaluates on test, and separately on the points of test that have only tail
+labels. One JSON line per row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES = ("P@1", "P@3", "P@5", "PSP@1", "PSP@5")
 
 
 def figures(dataset: Dataset, tagger: Tagger) -> dict[str, float]:
-    """Return the figures of test, and of its points that have only tail labels."""
+    """Return the figures on test, and on its points that have only tail labels."""
     assert dataset.test is not None
     report = evaluate(tagger.rank(dataset.test.X, 5, dataset.test.filtered), dataset)
     tail = {f"tail {name}": report.only_tail.get(name, float("nan")) for name in ("P@1", "P@5")}
@@ -35,12 +35,12 @@ def figures(dataset: Dataset, tagger: Tagger) -> dict[str, float]:
 
 
 def fitted(dataset: Dataset, model: str, seed: int = 0, **settings: Any) -> Tagger:
-    """Return a tagger of the default preset, but for these settings."""
+    """Return a fitted tagger: preset default with these settings changed."""
     return Tagger(model, settings=settings, seed=seed).fit_dataset(dataset)
 
 
 def resplit(dataset: Dataset, seed: int) -> Dataset:
-    """Return train and test of the same sizes, drawn anew from both."""
+    """Return a random split of all points into train and test of the same sizes."""
     assert dataset.test is not None
     X = vstack([dataset.train.X, dataset.test.X], format="csr")
     Y = vstack([dataset.train.Y, dataset.test.Y], format="csr")
@@ -49,47 +49,47 @@ def resplit(dataset: Dataset, seed: int) -> Dataset:
     return Dataset(Part(Y[train], X=X[train]), test=Part(Y[test], X=X[test]), name=dataset.name)
 
 
-def told(dataset: Dataset, table: str, row: str, values: dict[str, Any]) -> None:
-    """Write down a row of a table."""
+def report(dataset: Dataset, table: str, row: str, values: dict[str, Any]) -> None:
+    """Print a row of a table."""
     record("neighbour_tables", {"data": dataset.name, "table": table, "row": row, **values}, 0, ("torch",))
     sys.stdout.flush()
 
 
 def splits(dataset: Dataset) -> None:
-    """Ten random splits, as the papers have them."""
+    """Ten random splits, as in the papers."""
     for model in ("mnn", "dxml"):
         found = [figures(part, fitted(part, model)) for part in (resplit(dataset, seed) for seed in range(10))]
         means = {name: round(statistics.mean(row[name] for row in found), 2) for name in NAMES}
-        told(dataset, "splits", model, means | {"P@1 sd": round(statistics.stdev(r["P@1"] for r in found), 2)})
+        report(dataset, "splits", model, means | {"P@1 sd": round(statistics.stdev(r["P@1"] for r in found), 2)})
 
 
 def decoders(dataset: Dataset) -> None:
-    """MNN's two ways to tag."""
+    """Both decoders of MNN."""
     for decoder in ("neighbours", "labels"):
-        told(dataset, "decoders", decoder, figures(dataset, fitted(dataset, "mnn", decoder=decoder)))
+        report(dataset, "decoders", decoder, figures(dataset, fitted(dataset, "mnn", decoder=decoder)))
 
 
 def linear(dataset: Dataset) -> None:
-    """DXML's Fig. 2: non-linear against linear, each with and without the linear path beside."""
+    """DXML's Fig. 2: non-linear and linear, each with and without the linear path."""
     for nonlinear in (True, False):
-        for straight in (True, False):
-            tagger = fitted(dataset, "dxml", nonlinear=nonlinear, straight=straight)
-            told(dataset, "linear", f"nonlinear={nonlinear} straight={straight}", figures(dataset, tagger))
+        for linear_path in (True, False):
+            tagger = fitted(dataset, "dxml", nonlinear=nonlinear, linear_path=linear_path)
+            report(dataset, "linear", f"nonlinear={nonlinear} linear_path={linear_path}", figures(dataset, tagger))
 
 
 def partial(dataset: Dataset) -> None:
-    """Half of train, then the other half without learning, against the whole."""
+    """Half of train, then the other half added without learning, and all of train."""
     train, half = dataset.train, len(dataset.train) // 2
     order = np.random.default_rng(0).permutation(len(train))
     first, second = train.take(np.sort(order[:half])), train.take(np.sort(order[half:]))
     for model in ("mnn", "dxml"):
         start = Dataset(first, test=dataset.test, name=dataset.name)
         tagger = fitted(start, model)
-        told(dataset, "partial", f"{model}, half", figures(dataset, tagger))
+        report(dataset, "partial", f"{model}, half", figures(dataset, tagger))
         tagger.partial_fit(second.X, second.Y)
         drift = {"drift": round(float(tagger.drift_), 3)}
-        told(dataset, "partial", f"{model}, half and partial_fit", figures(dataset, tagger) | drift)
-        told(dataset, "partial", f"{model}, whole", figures(dataset, fitted(dataset, model)))
+        report(dataset, "partial", f"{model}, half and partial_fit", figures(dataset, tagger) | drift)
+        report(dataset, "partial", f"{model}, whole", figures(dataset, fitted(dataset, model)))
 
 
 TABLES = {"splits": splits, "decoders": decoders, "linear": linear, "partial": partial}

@@ -1,8 +1,8 @@
-"""Plan against truth: `python -m benchmarks.plan_check DATA[,DATA ...] MODEL[,MODEL ...] PRESET[,...] [key=value ...]`.
+"""Accuracy of plans: `python -m benchmarks.plan_check DATA[,DATA ...] MODEL[,MODEL ...] PRESET[,...] [key=value ...]`.
 
-For each data set, model and preset a plan is made in one process and the model trained, saved and used in another, one
-after the other. One JSON line each, with what was planned over what was true: it should lie between a half and two.
-results=FILE: what was true is read from a bench's results (means over seeds, test), and plans are for its features.
+For each data set, model and preset, plans in one process, then trains, saves and predicts in another. One JSON line
+each, with the planned figure divided by the true one, which should be between 0.5 and 2. With results=FILE, the true
+figures are read from the results of `zipfel bench` (means over seeds, test), and plans are made for its features.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from zipfel.config import words_of
 from zipfel.data.formats import read
 
 NAMES = ("training_seconds", "memory_bytes", "disk_bytes", "predict_ms")
-RACED = {"train_seconds": 1.0, "train_peak_mb": 1e6, "model_mb": 1e6, "batch_ms": 1.0}  # the same of a bench, in units
+RACED = {"train_seconds": 1.0, "train_peak_mb": 1e6, "model_mb": 1e6, "batch_ms": 1.0}  # the same in a bench, and units
 
 
 def planned(data: str, model: str, preset: str, changes: dict[str, str]) -> dict[str, float]:
-    """Return what a plan says, and how long it took to make."""
+    """Return the figures of a plan, and how long planning took."""
     from zipfel.plan import plan
 
     raced = changes.pop("results", None) is not None
-    dataset = features.without_texts(features.loaded(Path(data))) if raced else read(data)
+    dataset = features.loaded(Path(data)) if raced else read(data)
     dataset = dataclasses.replace(dataset, validation=None) if raced else dataset
     start = time.perf_counter()
     found = plan(dataset, model, preset, changes).as_json()
@@ -42,7 +42,7 @@ def planned(data: str, model: str, preset: str, changes: dict[str, str]) -> dict
 
 
 def true(data: str, model: str, preset: str, changes: dict[str, str]) -> dict[str, float]:
-    """Train, save and tag the texts of test, and return what that took."""
+    """Train, save and tag test, and return what that took."""
     from zipfel.tagger import Tagger
 
     dataset = read(data)
@@ -61,19 +61,19 @@ def true(data: str, model: str, preset: str, changes: dict[str, str]) -> dict[st
 
 
 def raced(results: Path, data: str, model: str, preset: str) -> dict[str, float]:
-    """Return what a bench measured."""
+    """Return the figures that a bench measured."""
     name = model if preset == "default" else f"{model}:{preset}"
     wanted = {"part": "test", "data": data, "contestant": name, "status": OK}
     settings = {"model": model, "preset": preset}
     lines = [line for line in read_results(results) if wanted.items() <= line.items() and line["settings"] == settings]
     if not lines:
-        sys.exit(f"{results}: no run of {model}, {preset}, on {data} that ended well")
+        sys.exit(f"{results}: no successful run of {model}, preset {preset}, on {data}")
     means = [statistics.mean(line[name] for line in lines) * unit for name, unit in RACED.items()]
     return dict(zip(NAMES, means, strict=True))
 
 
 def elsewhere(what: str, *words: str) -> dict[str, float]:
-    """Return the figures of a fresh process."""
+    """Return figures measured in a fresh process."""
     command = [sys.executable, "-m", "benchmarks.plan_check", f"--{what}", *words]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode:
@@ -91,7 +91,7 @@ def main(words: list[str]) -> None:
     changes = words_of(words[3:])
     results = changes.get("results")
     if results is not None and len(changes) > 1:
-        sys.exit("results=FILE are of presets as they are; found other changes besides")
+        sys.exit("results=FILE has figures of unchanged presets; remove the other settings")
     for data, model, preset in product(*(word.split(",") for word in words[:3])):
         one = elsewhere("planned", data, model, preset, *words[3:])
         if results is not None:

@@ -1,6 +1,7 @@
-"""How long a trained model takes to tag: `python -m benchmarks.predict_speed MODEL DATA`, one JSON line.
+"""Prediction time of a trained model: `python -m benchmarks.predict_speed MODEL DATA`, one JSON line.
 
-Test points in batches from features to names; where they are texts, also from text to names, and one at a time.
+Tags test points in batches, from features to names; if they are texts, also from text to names, in batches and one at
+a time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from benchmarks.record import record
 from zipfel import Tagger, read
 from zipfel.data.dataset import Texts
 
-POINTS = 3000  # one at a time they take some seconds, which a short noise does not decide
+POINTS = 3000  # one at a time they take seconds, so that short disturbances hardly matter
 
 
 def main(model: str, data: str) -> None:
@@ -33,15 +34,15 @@ def main(model: str, data: str) -> None:
 
 
 def features_to_names(tagger: Tagger, X: csr_array) -> float:
-    """Return milliseconds; the best of a few is what the machine can do, and the first reads what is mapped."""
+    """Return milliseconds. The best of several calls counts: the first reads mapped weights from disk."""
     start = time.perf_counter()
-    ranking = tagger.learner_.rank(X, 5)
+    ranking = tagger.predictor_.rank(X, 5)
     [[tagger.classes_[label] for label in row] for row in ranking.ids.tolist()]
     return 1e3 * (time.perf_counter() - start)
 
 
 def from_text(tagger: Tagger, texts: Texts, points: int) -> dict[str, object]:
-    """Return milliseconds a text in batches, and alone."""
+    """Return milliseconds per text, in batches and one at a time."""
     start = time.perf_counter()
     tagger.predict(texts)
     together = 1e3 * (time.perf_counter() - start) / points

@@ -1,8 +1,7 @@
-"""Tagging a file of texts: `python -m benchmarks.predict_stream MODEL TEXTS [rows=10000,100000] [ending=.jsonl]`.
+"""Cost of tagging a file: `python -m benchmarks.predict_stream MODEL TEXTS [rows=10000,100000] [ending=.jsonl]`.
 
-Repeats the lines of a text file up to each number of rows, tags them by `zipfel predict --out` in a process of its own,
-and tells texts a second and peak memory: what a stream costs, and that it costs the same whatever the size. One JSON
-line for each size.
+Repeats the lines of a text file up to each number of rows and tags them with `zipfel predict --out` in a fresh process.
+One JSON line per size: texts per second, and peak memory, which should not depend on the size.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def tagged(model: str, source: Path, out: Path) -> dict[str, float]:
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(status)
-    scale = 1e9 if sys.platform == "darwin" else 1e6  # what ru_maxrss counts: bytes, or kilobytes
+    scale = 1e9 if sys.platform == "darwin" else 1e6  # ru_maxrss is in bytes on macOS, in kilobytes on Linux
     return {"seconds": round(time.perf_counter() - start, 2), "peak GB": round(usage.ru_maxrss / scale, 3)}
 
 

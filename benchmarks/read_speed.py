@@ -1,7 +1,7 @@
-"""Reading the repository's text format against scikit-learn: `python -m benchmarks.read_speed [FILE]`.
+"""Time to read the repository's text format, compared with scikit-learn: `python -m benchmarks.read_speed [FILE]`.
 
-The same content, without its header line, goes to `load_svmlight_file`. Runs are interleaved, so that noise hits both
-alike; the ratio of the medians is what counts. Without a file, synthetic data is written and read.
+scikit-learn's `load_svmlight_file` reads the same content without the header line. Runs alternate, so that noise
+affects both alike; the ratio of the medians counts. Without FILE, synthetic data is written and read. One JSON line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def synthetic_file(folder: Path) -> Path:
-    """Write 50,000 points with real-valued features, some 100 each."""
+    """Write 50,000 points with about 100 real-valued features each."""
     dataset = make(Synthetic(points=50_000, labels=5_000, tokens_per_point=150, test_share=0, seed=SEED))
     X = dataset.train.X
     write(Tfidf.fit(X).apply(dataset), folder / "data", "repository")

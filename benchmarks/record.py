@@ -1,4 +1,4 @@
-"""One line of JSON for a benchmark's figures, with all that it takes to repeat them."""
+"""A benchmark's figures as one line of JSON, with everything needed to repeat them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zipfel.bench import machine
 
 
 def record(benchmark: str, figures: Mapping[str, object], seed: int, packages: tuple[str, ...] = ()) -> None:
-    """Print figures with seed, commit, machine, versions and date; what is kept goes to benchmarks/results/."""
+    """Print figures with seed, commit, machine, versions and date. Lines worth keeping go to benchmarks/results/."""
     line = {
         "benchmark": benchmark,
         **figures,

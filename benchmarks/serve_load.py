@@ -1,7 +1,7 @@
-"""What the service stands: `python -m benchmarks.serve_load MODEL DATA [REQUESTS] [RATE]`, one JSON line.
+"""Latency of the service under load: `python -m benchmarks.serve_load MODEL DATA [REQUESTS] [RATE]`, one JSON line.
 
-Test texts at a steady rate over some connections, whatever the server does: latency counts from the moment a request
-was due, so that a server that stalls cannot hide it. The load comes out of this process, the server is another one.
+Sends test texts at a steady rate over 32 connections, whatever the server does. Latency is measured from the moment
+when a request was due, so that a stalling server cannot hide it. The server runs in its own process.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def main(model: str, data: str, requests: int = REQUESTS, rate: int = RATE) -> N
         raise SystemExit(f"{data} must have a test part of texts")
     texts = [" ".join(row) for row in zip(*test.texts.values(), strict=True)][:TEXTS]
     bodies = [_request(text) for text in texts]
-    gc.disable()  # what this process holds must not count as the server's delay
+    gc.disable()  # pauses of this process must not count as the server's latency
     with serving(model) as server:
         first = asyncio.run(_load(server, bodies, 1, 1000))
         answered = server.seconds + first.latencies[0]
         uvloop.run(_load(server, bodies, WARM, rate))
         before, worked = server.memory(), server.worked()
-        found = uvloop.run(_load(server, bodies, requests, rate))
+        load = uvloop.run(_load(server, bodies, requests, rate))
         after, worked = server.memory(), server.worked() - worked
-    p50, p99 = (round(float(value), 2) for value in np.percentile(1e3 * np.array(found.latencies), (50, 99)))
+    p50, p99 = (round(float(value), 2) for value in np.percentile(1e3 * np.array(load.latencies), (50, 99)))
     figures = {
         "data": data.rstrip("/").rpartition("/")[2], "requests": requests, "wanted_per_s": rate,
-        "answered_per_s": round(len(found.latencies) / found.seconds, 1), "failed": found.failed,
-        "p50_ms": p50, "p99_ms": p99, "max_ms": round(1e3 * max(found.latencies), 1),
+        "answered_per_s": round(len(load.latencies) / load.seconds, 1), "failed": load.failed,
+        "p50_ms": p50, "p99_ms": p99, "max_ms": round(1e3 * max(load.latencies), 1),
         "server_cpu_ms": round(1e3 * worked / requests, 3),
         "connections": CONNECTIONS, "characters_a_text": round(float(np.mean([*map(len, texts)]))),
         "start_to_answer_s": round(answered, 2), "memory_start_mb": before, "memory_end_mb": after,
@@ -55,23 +55,23 @@ def _request(text: str) -> bytes:
 
 
 class Load:
-    """Requests that are due, and what became of them."""
+    """Requests that are due, and the latencies of those that were answered."""
 
     def __init__(self, bodies: list[bytes], requests: int) -> None:
         self.bodies, self.requests = bodies, requests
         self.due: deque[tuple[float, bytes]] = deque()
-        self.idle: deque[Client] = deque()  # in turn: the server ends connections that nobody uses
+        self.idle: deque[Client] = deque()  # used in turn, because the server closes unused connections
         self.latencies: list[float] = []
         self.failed, self.seconds = 0, 0.0
         self.done = asyncio.Event()
 
     def send(self) -> None:
-        """Give what is due to clients that are idle."""
+        """Send requests that are due over idle connections."""
         while self.due and self.idle:
             self.idle.popleft().ask(*self.due.popleft())
 
     def answered(self, client: Client, status: bytes, latency: float) -> None:
-        """Note an answer."""
+        """Record an answer."""
         self.latencies.append(latency)
         self.failed += status != b"200"
         self.idle.append(client)
@@ -84,22 +84,22 @@ class Client(asyncio.Protocol):
     """One connection, one request at a time."""
 
     def __init__(self, load: Load) -> None:
-        self.load, self.came, self.since = load, b"", 0.0
+        self.load, self.received, self.since = load, b"", 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Be ready."""
+        """Join the idle connections."""
         self.transport = transport
         self.load.idle.append(self)
 
     def ask(self, since: float, body: bytes) -> None:
-        """Send a request that was due at a time."""
-        self.since, self.came = since, b""
+        """Send a request that was due at the time `since`."""
+        self.since, self.received = since, b""
         self.transport.write(body)
 
     def data_received(self, data: bytes) -> None:
-        """Take an answer."""
-        self.came += data
-        head, blank, body = self.came.partition(b"\r\n\r\n")
+        """Receive an answer, maybe in parts."""
+        self.received += data
+        head, blank, body = self.received.partition(b"\r\n\r\n")
         if blank and len(body) == int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]):
             self.load.answered(self, head[9:12], time.perf_counter() - self.since)
 

@@ -1,4 +1,4 @@
-"""A server in a process of its own, for benchmarks of the service."""
+"""Runs `zipfel serve` in its own process, for the benchmarks of the service."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from pathlib import Path
 
 import orjson
 
-START = 60.0  # seconds that a server may take
+START = 60.0  # longest time for a server to start or stop, in seconds
 
 
 @dataclass(frozen=True)
 class Running:
-    """A server that answers."""
+    """A running server."""
 
     process: subprocess.Popen[bytes]
     port: int
     seconds: float  # from the start of the process until it listened
 
     def memory(self) -> int:
-        """Return the memory that is the process's own, in MB: without what is mapped out of files."""
+        """Return the memory of the process in MB, without mapped files."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) // 1000 for line in lines if line.startswith("RssAnon"))
 
     def worked(self) -> float:
-        """Return the seconds that the process has spent on a processor."""
+        """Return the CPU seconds of the process."""
         words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
 def serving(model: str, *options: str) -> Iterator[Running]:
-    """Run a server on a free port of loopback; in the end it is told to stop, and must do so in order."""
+    """Run a server on a free port of the loopback interface; stop it at the end, and check that it exits with 0."""
     with tempfile.TemporaryFile() as log:
         start = time.perf_counter()
         words = [sys.executable, "-m", "zipfel", "serve", model, "--port", "0", *options]
@@ -53,10 +53,10 @@ def serving(model: str, *options: str) -> Iterator[Running]:
 
 
 def _port(process: subprocess.Popen[bytes], log: int, end: float) -> int:
-    """Return the port, which the log tells once the server listens."""
+    """Return the port, which the server logs once it listens."""
     while time.perf_counter() < end and process.poll() is None:
         for line in Path(f"/proc/self/fd/{log}").read_bytes().splitlines():
-            if line.startswith(b"{") and (told := orjson.loads(line))["event"] == "serving":
-                return int(told["port"])
+            if line.startswith(b"{") and (entry := orjson.loads(line))["event"] == "serving":
+                return int(entry["port"])
         time.sleep(0.02)
     raise SystemExit(f"the server did not start: {Path(f'/proc/self/fd/{log}').read_bytes().decode()}")

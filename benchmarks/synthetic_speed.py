@@ -1,6 +1,6 @@
-"""How long synthetic data takes: `python -m benchmarks.synthetic_speed [key=value ...]`, one JSON line.
+"""Time and memory to generate synthetic data: `python -m benchmarks.synthetic_speed [key=value ...]`, one JSON line.
 
-Without words it draws a million labels and a million points. Words are settings of `Synthetic`, such as labels=1000.
+The default is a million labels and a million points; key=value pairs are settings of `Synthetic`, such as labels=1000.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import time
 import numpy as np
 
 from benchmarks.record import record
-from zipfel.config import from_words
+from zipfel.config import from_mapping, words_of
 from zipfel.data.synthetic import Synthetic, make
 
 
 def main(words: list[str]) -> None:
-    """Draw once and tell what it cost, with the settings that say what was drawn."""
-    settings = from_words(Synthetic, words, base={"points": 1_000_000, "labels": 1_000_000})
+    settings = from_mapping(Synthetic, {"points": 1_000_000, "labels": 1_000_000, **words_of(words)})
     start = time.perf_counter()
     dataset = make(settings)
     seconds = time.perf_counter() - start

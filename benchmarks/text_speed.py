@@ -1,7 +1,7 @@
-"""Text to tf-idf against scikit-learn: `python -m benchmarks.text_speed [DATA]`, one JSON line.
+"""Time from text to tf-idf, compared with scikit-learn: `python -m benchmarks.text_speed [DATA]`, one JSON line.
 
-Both fit and transform the train texts of a data set, words alone and with pairs of words. Runs are interleaved, so
-that noise hits both alike; the ratio of the medians is what counts. Without a data set, synthetic texts are made.
+Both fit and transform the train texts of a data set, with words alone and with word pairs. Runs alternate, so that
+noise affects both alike; the ratio of the medians counts. Without DATA, synthetic texts are used.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def joined(dataset: Dataset) -> list[str]:
-    """Return one text a train point, as scikit-learn takes it."""
+    """Return one text per train point, as scikit-learn expects."""
     if dataset.train.texts is None:
         raise SystemExit(f"{dataset.name} has no texts")
     return [" ".join(row) for row in zip(*dataset.train.texts.values(), strict=True)]
 
 
 def compared(texts: list[str], ngrams: int) -> dict[str, float]:
-    """Return the median seconds of both, and how many times as fast ours is."""
+    """Return the median seconds of both, and their ratio."""
     ours = TextFeatures.fit(texts, settings=TextSettings(ngrams=ngrams))
     theirs = TfidfVectorizer(sublinear_tf=True, min_df=2, ngram_range=(1, ngrams)).fit(texts)
     works: dict[str, Callable[[], object]] = {

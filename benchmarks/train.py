@@ -1,7 +1,8 @@
-"""What a preset reaches: `python -m benchmarks.train DATA MODEL PRESET [seeds=0,1,2] [device=auto] [key=value ...]`.
+"""Metrics and cost of a preset: `python -m benchmarks.train DATA MODEL PRESET [seeds=0,1,2] [device=auto] [key=value]`.
 
-Trains as `zipfel train` does, once a seed, and judges on test. One JSON line: means and standard deviations of the
-accuracies, seconds to train (features apart), milliseconds a point to predict, and peak memory.
+Trains like `zipfel train`, once per seed, and evaluates on test. One JSON line: means and standard deviations of the
+metrics, seconds to train, milliseconds per point to predict, and peak memory. Times exclude features, except with
+token_init=fasttext, which reads the texts. Further key=value pairs are settings of the model.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ from zipfel.data.dataset import Dataset
 from zipfel.data.formats import read
 from zipfel.data.text import featurized
 from zipfel.evaluate import evaluate
-from zipfel.tagger import Tagger, chosen_device, settings_of
+from zipfel.fitting import chosen_device
+from zipfel.models.base import settings_of
+from zipfel.tagger import Tagger
 
 NAMES = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "seconds", "ms a point")
 
 
-def judged(dataset: Dataset, tagger: Tagger) -> dict[str, float]:
-    """Train once, and return the figures of test."""
+def evaluated(dataset: Dataset, tagger: Tagger) -> dict[str, float]:
+    """Train once, and return metrics and times on test."""
     start = time.perf_counter()
     tagger.fit_dataset(dataset)
     trained = time.perf_counter()
-    assert dataset.test is not None
-    ranking = tagger.rank(dataset.test.X, 5, dataset.test.filtered)
+    test = dataset.test
+    assert test is not None
+    ranking = tagger.rank(test.X if tagger.features_ is None else test.texts, 5, test.filtered)
     ranked = time.perf_counter()
     times = {"seconds": trained - start, "ms a point": (ranked - trained) / len(ranking) * 1000}
     return evaluate(ranking, dataset, "test").values | times
@@ -43,9 +47,9 @@ def main(words: list[str]) -> None:
     seeds = [int(seed) for seed in changes.pop("seeds", "0,1,2").split(",")]
     device = str(chosen_device(changes.pop("device", "auto")))
     dataset = featurized(read(path))
-    if changes.get("tokens", settings_of(model, preset).__dict__.get("tokens")) != "fasttext":  # else texts are used
+    if changes.get("token_init", vars(settings_of(model, preset)).get("token_init")) != "fasttext":  # which reads texts
         dataset = dataset.with_parts(lambda part: dataclasses.replace(part, texts=None), label_texts=None)
-    rows = [judged(dataset, Tagger(model, preset, changes or None, device=device, seed=seed)) for seed in seeds]
+    rows = [evaluated(dataset, Tagger(model, preset, changes or None, device=device, seed=seed)) for seed in seeds]
     means = {name: round(statistics.mean(row[name] for row in rows), 2) for name in NAMES}
     spread = {f"{name} sd": round(statistics.stdev(row[name] for row in rows), 2) for name in NAMES if len(seeds) > 1}
     memory = {"peak GB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2)}

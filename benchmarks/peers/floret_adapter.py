@@ -1,4 +1,4 @@
-"""fastText, as floret keeps it alive: one-vs-all over averaged word vectors. Words are the ids of features."""
+"""fastText in its maintained fork floret: one-vs-all over averaged word vectors. Words are the ids of features."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LABEL = "__label__"
 
 
 def train(task: Task) -> None:
-    """Write train as lines of words, which is all that fastText reads, and train; weights of features are lost."""
+    """Write train as lines of words, the only format that fastText reads, and train; weights of features are lost."""
     X, Y = task.train()
     data = task.model.parent / "floret.txt"
     with data.open("w") as out:
@@ -25,7 +25,7 @@ def train(task: Task) -> None:
 
 
 def learned(data: str, task: Task, rate: float) -> Any:
-    """Train, at half the rate where it diverges, which fastText tells and leaves to its user."""
+    """Train; if fastText reports that it diverged, train again with half the learning rate."""
     settings = {**task.settings, "lr": rate}
     try:
         return floret.train_supervised(

@@ -1,7 +1,7 @@
 """Make an environment for each peer: `python benchmarks/peers/install.py [--into .peers] [PEER ...]`.
 
-What a peer needs stands in requirements/PEER.txt, with exact versions; what lies in PEER.no-deps.txt is installed
-without what it declares to need. A peer that cannot be installed is told at the end, and by `zipfel bench`.
+requirements/PEER.txt lists the packages of a peer with exact versions; those in PEER.no-deps.txt are installed without
+their dependencies. A peer that cannot be installed is reported here, and by `zipfel bench`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
 PEERS = sorted(path.stem for path in REQUIREMENTS.glob("*.txt") if not path.stem.endswith(".no-deps"))
-FAILED = "failed.txt"  # beside the environment: why it is not there
+FAILED = "failed.txt"  # in place of the environment: why it could not be made
 
 
 def commands(peer: str, folder: Path) -> list[list[str]]:
-    """Return what is run to make the environment of a peer."""
+    """Return the commands that make the environment of a peer."""
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     bare = REQUIREMENTS / f"{peer}.no-deps.txt"
     return [
@@ -29,7 +29,7 @@ def commands(peer: str, folder: Path) -> list[list[str]]:
 
 
 def installed(peer: str, into: Path) -> bool:
-    """Make the environment of a peer anew, and tell whether it is there."""
+    """Make a new environment for a peer; return whether it worked."""
     folder = into / peer
     shutil.rmtree(folder, ignore_errors=True)
     for command in commands(peer, folder):
@@ -44,7 +44,7 @@ def installed(peer: str, into: Path) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("peers", nargs="*", metavar="PEER", help=f"of {', '.join(PEERS)}; none: all")
+    parser.add_argument("peers", nargs="*", metavar="PEER", help=f"one of {', '.join(PEERS)}; default: all")
     parser.add_argument("--into", type=Path, default=Path(".peers"), help="folder of the environments")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.peers) - set(PEERS))

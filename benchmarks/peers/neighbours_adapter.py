@@ -1,4 +1,4 @@
-"""Two that learn nothing: the vote of the nearest documents (k-NN), the cosine to a label's text, and a mix of both."""
+"""Baselines without learning: the vote of the nearest documents (k-NN), the cosine to a label's text, and a mix."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 from protocol import Ids, Rank, Scores, Task, best, main
 from scipy.sparse import csr_matrix, diags, load_npz, save_npz
 
-CHUNK = 1024  # documents whose similarities are held at a time
+CHUNK = 1024  # documents whose similarities are in memory at a time
 
 
 def unit(X: Any) -> Any:
-    """Return the rows at length 1."""
+    """Return the rows scaled to length 1."""
     lengths = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
     return csr_matrix(diags(1 / np.maximum(lengths, 1e-12)) @ X)
 
 
 def train(task: Task) -> None:
-    """Keep what the ranking needs."""
+    """Save what the ranking needs."""
     X, Y = task.train()
     with task.learning():
         save_npz(task.model / "X.npz", csr_matrix(unit(X).T), compressed=False)

@@ -38,7 +38,7 @@ def write(X: Any, Y: Any, path: Path) -> None:
 
 
 def load(task: Task) -> Rank:
-    """Return the ranking of a saved model, one document at a time, on as many threads as are given."""
+    """Return the ranking of a saved model, one document at a time, on the given number of threads."""
     model = omikuji.Model.load(str(task.model))
     model.init_prediction_thread_pool(task.threads)
     beam = int(task.settings.get("beam_size", 10))

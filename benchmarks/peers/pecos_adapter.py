@@ -22,7 +22,7 @@ def train(task: Task) -> None:
 
 
 def load(task: Task) -> Rank:
-    """Return the ranking of a saved model, in the form that is made for prediction only."""
+    """Return the ranking of a saved model, loaded for prediction only."""
     model = XLinearModel.load(str(task.model), is_predict_only=True)
     beam = int(task.settings.get("beam_size", 10))
 

@@ -1,11 +1,11 @@
-"""What every contestant of `zipfel bench` answers to; each adapter calls `main` with a way to train and one to load.
+"""The command line of every contestant of `zipfel bench`. An adapter calls `main` with a function to train and to load.
 
     python ADAPTER train   FEATURES MODEL REPORT --seed 0 --threads 2 --settings '{...}'
     python ADAPTER predict FEATURES MODEL REPORT --seed 0 --threads 2 --settings '{...}' --ranking OUT.npz --k 5
 
-FEATURES holds X.trn.npz, Y.trn.npz, X.tst.npz, Z.npz where labels have texts, and F.trn.npz where some pairs of train
-are no evidence (a document that is itself the label), for those who can leave them out. REPORT becomes a JSON object
-of what was measured. Nothing but numpy and scipy is needed here: this runs in the environments of the peers.
+FEATURES has X.trn.npz, Y.trn.npz and X.tst.npz; Z.npz if labels have texts; and F.trn.npz if some pairs of train are to
+be ignored (the document is that label), for contestants that can. REPORT is a JSON object with the measurements. This
+module runs in the environments of the peers, so it needs nothing but numpy and scipy.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, load_npz
 
-ALONE, ALONE_SECONDS = 300, 30.0  # documents that are ranked one at a time, and the longest that this may take
-BATCH_SECONDS = 2.0  # test is ranked again and again, at least once and for about this long; the median counts
+ALONE, ALONE_SECONDS = 300, 30.0  # documents ranked one at a time, and the longest total time
+BATCH_SECONDS = 2.0  # test is ranked repeatedly for about this long, at least once; the median counts
 
 Ids = Any  # numpy array, [documents, k]; -1 where a document has fewer labels
 Scores = Any  # numpy array, [documents, k]
@@ -35,7 +35,7 @@ Rank = Callable[[Any, int], tuple[Ids, Scores]]
 
 @dataclass
 class Task:
-    """What a contestant is asked to do. X: [documents, features], Y: [documents, labels], Z: [labels, features]."""
+    """The task of a contestant. X: [documents, features], Y: [documents, labels], Z: [labels, features]."""
 
     features: Path
     model: Path
@@ -45,21 +45,21 @@ class Task:
     measured: dict[str, Any] = field(default_factory=dict)
 
     def matrix(self, name: str) -> Any:
-        """Return a matrix of the data set; `Z` is None where labels have no texts, `F.trn` where all is evidence."""
+        """Return a matrix of the data set, or None if there is none: `Z` and `F.trn` are optional."""
         path = self.features / f"{name}.npz"
         return csr_matrix(load_npz(path)).astype(np.float32) if path.exists() else None
 
     def train(self) -> tuple[Any, Any]:
-        """Return X and Y of train; with the setting `label_texts` each label is one more document, its text."""
+        """Return X and Y of train; with the setting `label_texts`, the text of each label is one more document."""
         X, Y = self.matrix("X.trn"), self.matrix("Y.trn")
         if self.settings.get("label_texts"):
             X, Y = stacked(X, self.matrix("Z")), stacked(Y, identity(Y.shape[1]))
-        kept = np.flatnonzero((np.diff(X.indptr) > 0) & (np.diff(Y.indptr) > 0))  # some peers refuse the others
+        kept = np.flatnonzero((np.diff(X.indptr) > 0) & (np.diff(Y.indptr) > 0))  # some peers reject empty rows
         return X[kept], Y[kept]
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """Measure the seconds of what is inside: from features in memory to a model."""
+        """Measure the time of training, from features in memory to a model."""
         wall, cpu = time.perf_counter(), cpu_seconds()
         yield
         self.measured["train_seconds"] = time.perf_counter() - wall
@@ -67,7 +67,7 @@ class Task:
 
 
 def stacked(above: Any, below: Any) -> Any:
-    """Return one matrix over the other."""
+    """Return one matrix on top of the other."""
     from scipy.sparse import vstack
 
     return csr_matrix(vstack([above, below]))
@@ -81,13 +81,13 @@ def identity(size: int) -> Any:
 
 
 def cpu_seconds() -> float:
-    """Return the seconds of all threads and all children that have ended."""
+    """Return the CPU seconds of all threads, and of child processes that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def best(scores: Any, k: int) -> tuple[Ids, Scores]:
-    """Return the best k of each row of dense or sparse scores; what is not stored is no candidate."""
+    """Return the best k of each row of dense or sparse scores; entries that are not stored are no candidates."""
     if not hasattr(scores, "indptr"):
         scores = np.asarray(scores)
         k = min(k, scores.shape[1])
@@ -119,7 +119,7 @@ def padded(rows: list[list[tuple[int, float]]], k: int) -> tuple[Ids, Scores]:
 
 
 def main(train: Callable[[Task], None], load: Callable[[Task], Rank], packages: tuple[str, ...] = ()) -> None:
-    """Do what the command line asks for."""
+    """Run the command line."""
     words = _arguments()
     task = Task(words.features, words.model, words.seed, words.threads, json.loads(words.settings))
     if words.verb == "train":
@@ -150,7 +150,7 @@ def _predict(task: Task, load: Callable[[Task], Rank], k: int, out: Path) -> Non
     X = task.matrix("X.tst")
     read = time.time() - began
     rank = load(task)
-    rank(X[:1], k)  # start-up ends with the first answer; reading test is nobody's fault
+    rank(X[:1], k)  # start-up ends with the first answer; reading test does not count
     task.measured["startup_seconds"] = time.time() - float(os.environ.get("BENCH_STARTED", began)) - read
     ids, scores, task.measured["batch_ms"] = _in_batches(rank, X, k)
     with out.open("wb") as file:
@@ -168,7 +168,7 @@ def _in_batches(rank: Rank, X: Any, k: int) -> tuple[Ids, Scores, float]:
 
 
 def _alone(rank: Rank, X: Any, k: int) -> dict[str, Any]:
-    """Return milliseconds of documents one at a time, evenly spread over test."""
+    """Return milliseconds of documents ranked one at a time, evenly spaced in test."""
     rows = np.unique(np.linspace(0, X.shape[0] - 1, ALONE).astype(int))
     seconds: list[float] = []
     for row in rows:

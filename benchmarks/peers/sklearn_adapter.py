@@ -1,4 +1,4 @@
-"""scikit-learn: one linear SVM a label."""
+"""scikit-learn: one linear SVM per label."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from scipy.sparse import csr_matrix
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import LinearSVC
 
-BLOCK = 512  # labels that are fitted at a time: scikit-learn's own weights are float64, and would be held twice
-CHUNK = 2048  # documents whose dense scores are held at a time
+BLOCK = 512  # labels fitted at a time: weights in scikit-learn are float64, and would be in memory twice
+CHUNK = 2048  # documents whose dense scores are in memory at a time
 
 
 def train(task: Task) -> None:
-    """Train one-vs-rest on the labels that have a point; the others get no classifier and are never ranked."""
+    """Train one-vs-rest on labels with training points; the others have no classifier and are never ranked."""
     X, Y = task.train()
     seen = np.flatnonzero(np.asarray(Y.sum(axis=0)).ravel() > 0)
     weights, offsets = np.empty((len(seen), X.shape[1]), dtype=np.float32), np.empty(len(seen), dtype=np.float32)
     blocks = np.array_split(np.arange(len(seen)), -(-len(seen) // BLOCK))
-    with task.learning(), parallel_backend("threading"):  # in processes of its own its CPU seconds would be missed
+    with task.learning(), parallel_backend("threading"):  # the CPU seconds of other processes would be missed
         for block in blocks:
             fitted = classifiers(X, Y[:, seen[block]], task)
             weights[block] = np.vstack([binary.coef_ for binary in fitted])
@@ -33,7 +33,7 @@ def train(task: Task) -> None:
 
 def classifiers(X: Any, Y: Any, task: Task) -> Any:
     """Return a fitted SVM for each column of Y."""
-    targets = csr_matrix(Y, dtype=np.int64)  # int8 would permute labels beyond the 127th, and say nothing
+    targets = csr_matrix(Y, dtype=np.int64)  # int8 would silently permute labels beyond the 127th
     one = LinearSVC(random_state=task.seed, **task.settings)
     return OneVsRestClassifier(one, n_jobs=task.threads).fit(X, targets).estimators_
 

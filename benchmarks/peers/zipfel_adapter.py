@@ -1,4 +1,4 @@
-"""zipfel itself, behind the same protocol as its peers: the public `Tagger`, on the same features."""
+"""zipfel itself, with the same protocol as its peers: the public `Tagger`, on the same features."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zipfel.data.dataset import Dataset, Part, Propensity
 
 
 def train(task: Task) -> None:
-    """Fit on train, of which the model holds out what it needs for itself."""
+    """Fit on train; the model itself holds out points for validation."""
     torch.set_num_threads(task.threads)
     settings = dict(task.settings)
     propensity = Propensity(*json.loads((task.features / "about.json").read_text())["propensity"])
@@ -25,7 +25,7 @@ def train(task: Task) -> None:
         tagger.fit_dataset(dataset)
     tagger.save(task.model, replace=True)
     serve = (task.model / "serve").rglob("*")
-    task.measured["serve_mb"] = sum(path.stat().st_size for path in serve) / 1e6  # without what only learning needs
+    task.measured["serve_mb"] = sum(path.stat().st_size for path in serve) / 1e6  # without what only training needs
     if torch.cuda.is_available() and device != "cpu":
         task.measured["device"] = torch.cuda.get_device_name()
         task.measured["gpu_peak_mb"] = torch.cuda.max_memory_allocated() / 1e6
