@@ -725,8 +725,8 @@ def test_any_model_can_remove_and_rename(tmp_path):
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (lambda t: t.add_labels({"fruit": "x"}), "there is a label 'fruit' already"),
-        (lambda t: t.add_labels({"1": "x", 1: "y"}), "there is a label '1' already"),
+        (lambda t: t.add_labels({"fruit": "x"}), "there is already a label 'fruit'"),
+        (lambda t: t.add_labels({"1": "x", 1: "y"}), "there is already a label '1'"),
         (lambda t: t.remove_labels(["friut"]), "unknown label 'friut'; did you mean 'fruit'?"),
         (lambda t: t.remove_labels("fruit"), "expected a list of labels; found a single one, 'fruit'"),
         (lambda t: t.remove_labels(["sea"]).remove_labels(["sea"]), "unknown label 'sea'"),

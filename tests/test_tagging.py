@@ -208,7 +208,7 @@ def test_an_extra_label_counts_once_against_the_limit(folder, extra):
         ({"k": 2.5}, "k must be a whole number of at least 1; found 2.5"),
         ({"threshold": 1.5}, "threshold must be at least 0 and at most 1; found 1.5"),
         ({"threshold": [0.1, 0.2]}, "threshold must be a number, or 3 of them"),
-        ({"extra": {"label 5": "a text"}}, "extra: the model has a label 'label 5' already"),
+        ({"extra": {"label 5": "a text"}}, "extra: the model already has a label 'label 5'"),
     ],
 )
 @pytest.mark.parametrize("folder", ["decaf"], indirect=True)

@@ -61,7 +61,7 @@ class Request:
             raise ConfigError(f"{blueprint.choice.model} cannot score a label by its text")
         known = next((name for name in self.extra if name in fitted.labels.live), None)
         if known is not None:
-            raise ConfigError(f"extra: the model has a label {known!r} already")
+            raise ConfigError(f"extra: the model already has a label {known!r}")
 
 
 class Tagged(NamedTuple):

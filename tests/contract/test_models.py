@@ -474,7 +474,7 @@ def test_labels_are_added_by_their_texts_or_refused(case, reader, words, refused
     assert scores[has].mean() > scores[~has].mean()
     tagger.save(tmp_path / "more")
     assert_same_ranking(Tagger.load(tmp_path / "more", device="cpu").rank(texts, labels + 2), ranking)
-    with pytest.raises(ConfigError, match="there is a label 'new' already"):
+    with pytest.raises(ConfigError, match="there is already a label 'new'"):
         tagger.add_labels({"new": "again"})
 
 

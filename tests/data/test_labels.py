@@ -48,7 +48,7 @@ def test_labels_known_by_their_texts_are_appended_without_points():
     assert XYZ.described({"q": "queue"}) == LabelSpace(["x", "y", "z", "q"], [2, 1, 0, 0], ["ex", "", "zed", "queue"])
     assert LabelSpace(["x"], [1]).described({"q": "queue"}) == LabelSpace(["x", "q"], [1, 0], ["", "queue"])
     for texts in ({"q": "a", "x": "b"}, {"1": "a", 1: "b"}):
-        with pytest.raises(ConfigError, match=r"there is a label '[x1]' already"):
+        with pytest.raises(ConfigError, match=r"there is already a label '[x1]'"):
             XYZ.described(texts)
 
 

@@ -284,7 +284,7 @@ class TestCorrections:
         dataset = zipfel.read(file)
         assert dataset.train.texts == {"text": [row["text"] for row in rows]}
         assert dataset.label_names == ["mail", "network", "printer"]
-        settings = ["steps=1", "dimension=8", "epochs=1"]
+        settings = ["min_steps=1", "dimension=8", "epochs=1"]
         options = [word for setting in settings for word in ("--set", setting)]
         outcome = zipfel_command("train", file, "--model", "glas", "--out", tmp_path / "run", "--holdout", 0,
                                  "--min-count", 1, *options)  # fmt: skip

@@ -66,7 +66,7 @@ def test_an_extra_label_competes_with_those_of_the_model(client, model):
 
 def test_extra_labels_that_are_refused(client):
     known = client.tag(["wifi"], extra={"printer": "printer"})
-    assert (known.status_code, known.json()["error"]) == (400, "extra: the model has a label 'printer' already")
+    assert (known.status_code, known.json()["error"]) == (400, "extra: the model already has a label 'printer'")
     votes = client.tag(["wifi"], model="mnn", extra={"mine": "wifi"})
     assert (votes.status_code, votes.json()["error"]) == (400, "mnn cannot score a label by its text")
 

@@ -90,7 +90,7 @@ class LabelSpace:
         """Return the labels with new ones appended, which have a text and no points."""
         known = first_duplicate([*self.live, *map(str, texts)])
         if known is not None:
-            raise ConfigError(f"there is a label {known!r} already")
+            raise ConfigError(f"there is already a label {known!r}")
         return self._appended(list(map(str, texts)), list(texts.values()))
 
     def _appended(self, names: list[str], texts: list[str] | None) -> LabelSpace:
