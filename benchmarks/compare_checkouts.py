@@ -6,8 +6,8 @@
 BEFORE and AFTER are folders of checkouts. `weights` trains every model and preset (or those named by --models and
 --presets) once in each, with seed 0 on a CPU. It compares the ranking of the test points bit for bit, and every saved
 tensor with more than one number, by content, whatever its name. Results are kept in FOLDER, so that an interrupted
-comparison resumes. `speed` trains and predicts in interleaved pairs of fresh processes and prints the paired ratios
-AFTER / BEFORE with a 95 % interval.
+comparison resumes. `speed` trains and predicts in turn in two processes, one for each checkout, after a first pair that
+does not count, and prints the paired ratios AFTER / BEFORE with a 95 % interval.
 """
 
 from __future__ import annotations
@@ -44,46 +44,48 @@ def digest(array):
     array = np.ascontiguousarray(array)
     return hashlib.sha256(str((array.shape, array.dtype.str)).encode() + array.tobytes()).hexdigest()
 
-tagger = Tagger(model, preset, device="cpu", seed=0)
-start = time.perf_counter()
-tagger.fit_dataset(dataset)
-trained = time.perf_counter() - start
-test = dataset.test
-inputs = test.texts if test.X is None else test.X
-tagger.rank(inputs, 5, test.filtered)
-times = []
-for _ in range(3 if mode == "speed" else 1):
+def run():
+    tagger = Tagger(model, preset, device="cpu", seed=0)
     start = time.perf_counter()
-    ranking = tagger.rank(inputs, 5, test.filtered)
-    times.append(time.perf_counter() - start)
-found = {"train": trained, "predict": min(times)}
-if mode == "weights":
+    tagger.fit_dataset(dataset)
+    trained = time.perf_counter() - start
+    test = dataset.test
+    inputs = test.texts if test.X is None else test.X
+    tagger.rank(inputs, 5, test.filtered)
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        ranking = tagger.rank(inputs, 5, test.filtered)
+        times.append(time.perf_counter() - start)
+    return tagger, ranking, {"train": trained, "predict": min(times)}
+
+if mode == "speed":
+    for _ in sys.stdin:  # a line for each run
+        print(json.dumps(run()[2]), flush=True)
+else:
+    tagger, ranking, figures = run()
     saved = tagger.saved()
     tensors = {**saved.serve, **saved.train}
-    found |= {"tensors": {n: digest(t.detach().cpu().numpy()) for n, t in tensors.items() if t.numel() > 1},
-              "ids": digest(ranking.ids), "scores": digest(ranking.scores)}
-print(json.dumps(found))
+    contents = {n: digest(t.detach().cpu().numpy()) for n, t in tensors.items() if t.numel() > 1}
+    print(json.dumps({**figures, "tensors": contents, "ids": digest(ranking.ids), "scores": digest(ranking.scores)}))
 """
 
 
-def measured(checkout: Path, data: Path, model: str, preset: str, mode: str) -> dict[str, Any]:
-    """Train and predict in a fresh process of a checkout."""
-    words = [sys.executable, "-c", WORKER, str(data), model, preset, str(checkout.resolve()), mode]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(checkout.resolve()), os.environ.get("PYTHONPATH", "")]),
-    }
-    run = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=checkout)
-    if run.returncode:
-        return {"error": run.stderr.strip().splitlines()[-1]}
-    return dict(json.loads(run.stdout.splitlines()[-1]))
+def worker(checkout: Path, data: Path, model: str, preset: str, mode: str) -> dict[str, Any]:
+    """Return the arguments of a process that runs in a checkout."""
+    words = [sys.executable, "-c", WORKER, str(data.resolve()), model, preset, str(checkout.resolve()), mode]
+    paths = [str(checkout.resolve()), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return {"args": words, "text": True, "env": environment, "cwd": checkout}
 
 
 def kept(folder: Path, checkout: Path, side: str, data: Path, model: str, preset: str) -> dict[str, Any]:
     """Return the result of a checkout: from an earlier call, or measured now."""
     path = folder / side / f"{data.name}-{model}-{preset}.json"
     if not path.exists():
-        found = measured(checkout, data, model, preset, "weights")
+        run = subprocess.run(**worker(checkout, data, model, preset, "weights"), capture_output=True)
+        failed = {"error": run.stderr.strip().splitlines()[-1]} if run.returncode else None
+        found = failed or json.loads(run.stdout.splitlines()[-1])
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found))
     return dict(json.loads(path.read_text()))
@@ -123,13 +125,25 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
 
 def speed(arguments: argparse.Namespace) -> None:
     (data,), model, preset = arguments.data, arguments.models[0], arguments.presets[0]
+    sides = [arguments.before, arguments.after]
+    piped: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    runs = {s: subprocess.Popen(**worker(s, Path(data), model, preset, "speed"), **piped) for s in sides}
+
+    def timed(side: Path) -> dict[str, float]:
+        stdin, stdout = runs[side].stdin, runs[side].stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write("run\n")
+        stdin.flush()
+        return dict(json.loads(stdout.readline()))
+
     ratios: dict[str, list[float]] = {"train": [], "predict": []}
-    for pair in range(arguments.pairs):
-        sides = [arguments.before, arguments.after]
-        order = sides if pair % 2 == 0 else sides[::-1]
-        found = {side: measured(side, Path(data), model, preset, "speed") for side in order}
-        for name, values in ratios.items():
-            values.append(found[arguments.after][name] / found[arguments.before][name])
+    for pair in range(arguments.pairs + 1):
+        took = {side: timed(side) for side in (sides if pair % 2 == 0 else sides[::-1])}
+        for name, values in ratios.items() if pair else ():
+            values.append(took[arguments.after][name] / took[arguments.before][name])
+    for run in runs.values():
+        run.terminate()
     figures = {name: [round(value, 3) for value in interval(values)] for name, values in ratios.items()}
     about = {"data": Path(data).name, "model": model, "preset": preset, "pairs": arguments.pairs}
     record("compare_checkouts", {**about, "after / before, 95 % low, mean, high": figures}, 0, ("torch",))
