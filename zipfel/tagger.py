@@ -19,6 +19,7 @@ from zipfel.choice import AUTO, Choice, chosen
 from zipfel.data.dataset import Dataset, fingerprint
 from zipfel.data.given import checked_texts, dataset_of, label_matrix
 from zipfel.data.labels import LabelSpace, names_as_texts
+from zipfel.data.points import points_of
 from zipfel.data.text import TextFeatures
 from zipfel.errors import ConfigError, DataError, did_you_mean
 from zipfel.explain import Reason, reasons
@@ -41,6 +42,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     decide what is open, such as when to stop; None is the model's own share.  warm_start: a further `fit` continues
     from the current weights, with the settings they were made with; new labels are added.  calibration: how held-out
     points turn scores into probabilities: "isotonic", "platt", "none", or "auto", the better of the first two.
+    text_columns: the text columns of data frames; None takes those that the command line takes (title, text, ...).
+    sep: the separator of labels in strings.
 
     >>> tagger = Tagger("glas", settings={"epochs": 20, "dimension": 16}, text={"min_count": 1}, validation=0)
     >>> texts, tags = ["red apple", "green pear", "fast car", "slow car"], [["fruit"], ["fruit"], ["car"], ["car"]]
@@ -64,16 +67,23 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         device: str = "auto",
         seed: int = 0,
         calibration: calibration.Method = "auto",
+        text_columns: Sequence[str] | None = None,
+        sep: str | None = None,
     ) -> None:
         self.model, self.preset, self.settings, self.text = model, preset, settings, text
         self.validation, self.warm_start, self.device, self.seed = validation, warm_start, device, seed
-        self.calibration = calibration
+        self.calibration, self.text_columns, self.sep = calibration, text_columns, sep
 
     # --- Learning -----------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, label_texts: Mapping[str, str] | None = None) -> Self:
-        """Learn from texts (a list, or lists by field) or a sparse matrix, and tags: lists of names, or a matrix."""
-        return self.fit_dataset(dataset_of(X, y, label_texts))
+    def fit(self, X: Any, y: Any, label_texts: Any = None, label_names: Sequence[Any] | None = None) -> Self:
+        """Learn from points and tags.
+
+        X: texts (a list, a series, lists by field, a data frame) or features (a matrix, an array of embeddings).  y:
+        lists of names, a series of lists or of strings, an indicator frame, or a matrix, whose columns `label_names`
+        may name.  label_texts: by name, as a dict, a series or a frame.
+        """
+        return self.fit_dataset(dataset_of(self._points(X), y, label_texts, label_names, self.sep))
 
     def fit_dataset(self, dataset: Dataset, run: Run | None = None) -> Self:
         """Learn from a data set; the stages are kept in the folder of `run`, where it has one, and resumed from it."""
@@ -110,7 +120,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if not old.blueprint.abilities.remembers_points:
             raise ConfigError(f"{old.blueprint.choice.model} cannot take points without learning; "
                               "fit with warm_start=True instead")  # fmt: skip
-        dataset = dataset_of(X, y)
+        dataset = dataset_of(self._points(X), y, sep=self.sep)
         if not dataset.train.Y.nnz:
             raise DataError("no point has a label, so there is nothing to remember")
         blueprint, model, featured = self._extended(old, dataset)
@@ -148,7 +158,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     # --- Labels -------------------------------------------------------------------------------------------------------
 
-    def add_labels(self, label_texts: Mapping[str, str]) -> Self:
+    def add_labels(self, label_texts: Any) -> Self:
         """Add labels that are scored by their texts at once, where the model can (`zipfel models` says which can)."""
         old = self._fitted()
         if not old.blueprint.abilities.takes_labels_by_text:
@@ -157,7 +167,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if old.blueprint.features is None:
             raise ConfigError("the model was fitted on a matrix of features, and knows no words")
         texts = checked_texts(label_texts)
-        labels = old.labels.described(label_texts)
+        labels = old.labels.described(texts)
         read = names_as_texts(list(texts), {"text": list(texts.values())})
         old.model.add_label_texts(old.blueprint.features.transform(read))
         self.fitted_ = dataclasses.replace(old.with_labels(labels), predictor=old.model.predictor())
@@ -197,17 +207,18 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         X: Any,
         k: int | None = None,
         threshold: float | Sequence[float] | None = None,
-        extra: Mapping[str, str] | None = None,
+        extra: Any = None,
     ) -> list[list[Tag]]:
         """Return up to k tags of each point, best first, with scores in [0, 1] that are probabilities.
 
         k, threshold, extra: as in `zipfel.tagging.Request`.
         """
-        return self.tag([Request(X, k, threshold, extra or {})])[0].tags()
+        return self.tag([Request(X, k, threshold, checked_texts(extra))])[0].tags()
 
     def tag(self, requests: Sequence[Request]) -> list[Tagged]:
         """Answer several requests at once, which is faster than one after the other; the answers are the same."""
-        return tagging.tag(self._fitted(), requests)
+        fitted = self._fitted()
+        return tagging.tag(fitted, [dataclasses.replace(request, X=self._points(request.X)) for request in requests])
 
     def check(self, request: Request) -> None:
         """Raise ConfigError if the model cannot answer a request."""
@@ -215,7 +226,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def rank(self, X: Any, k: int = 5, filtered: csr_array | None = None) -> Ranking:
         """Return the best k labels of each point as ids and the model's own scores, [points, k]."""
-        return tagging.rank(self._fitted(), self._fitted().rows(X), Request(X, k).depth, filtered)
+        return tagging.rank(self._fitted(), self._fitted().rows(self._points(X)), Request(X, k).depth, filtered)
 
     def choose_threshold(self, precision: float | None = None, by_frequency: bool = False) -> float | tuple[float, ...]:
         """Return the lowest threshold with this precision on held-out points; None: that with the best micro-F1.
@@ -238,12 +249,15 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def index_recall(self, X: Any, k: int = 5) -> float | None:
         """Return the share of an exact search's candidates that the model's index finds; None if it is exact."""
-        return self._fitted().predictor.recall(self._fitted().rows(X), k)
+        return self._fitted().predictor.recall(self._fitted().rows(self._points(X)), k)
 
     def score(self, X: Any, y: Any) -> float:
         """Return P@1 as a share: how often the first tag is right."""
-        truth = label_matrix(y, self.labels_.unique_names)
+        truth = label_matrix(y, self.labels_.unique_names, self.sep)
         return metrics.measure(self.rank(X, 1), truth, ks=(1,))["P@1"] / 100
+
+    def _points(self, X: Any) -> Any:
+        return points_of(X, self.text_columns or ())
 
     # --- Saving -------------------------------------------------------------------------------------------------------
 
