@@ -296,7 +296,7 @@ def test_a_refused_warm_start_changes_nothing(matrix):
     assert torch.equal(label_rows(tagger), rows)
     assert tagger.predict(TEXTS) == tags
     numbers = made(warm_start=True).fit(matrix, TAGS)
-    with pytest.raises(DataError, match="points have 5 features, and the model was fitted on 12"):
+    with pytest.raises(DataError, match="X has 5 features, but Tagger is expecting 12 features as input"):
         numbers.fit(matrix[:, :5], [["new"]] * 60)
     assert numbers.classes_ == ["car", "fruit", "sea"]
 
@@ -518,7 +518,7 @@ def test_tags_that_train_lacks_count_as_missed(tagger):
         (["a b"], ["x"], "row 0 of the tags must be a list of names; found 'x'"),
         (["a b"], [None], "row 0 of the tags must be a list of names; found None"),
         (["a b"], "x", "expected a list of tags for each point; found 'x'"),
-        (["a b"], None, "expected a list of tags for each point; found None"),
+        (["a b"], None, "expected a list of tags for each point; Tagger requires y to be passed, but the target y is"),
         ("a b", [["x"]], "expected a list of texts; found a single text"),
         (None, [["x"]], "expected a list of texts or a matrix of features; found NoneType"),
         (["a b", None], [["x"], ["y"]], "row 1 must be text; found NoneType"),
@@ -578,7 +578,7 @@ def test_points_of_the_wrong_kind_are_refused(tagger, numbers, matrix):
         tagger.predict(matrix)
     with pytest.raises(DataError, match="the model was fitted on a matrix of features; found list"):
         numbers.predict(TEXTS)
-    with pytest.raises(DataError, match="points have 5 features, and the model was fitted on 12"):
+    with pytest.raises(DataError, match="X has 5 features, but Tagger is expecting 12 features as input"):
         numbers.predict(matrix[:, :5])
     with pytest.raises(DataError, match="expected a list of texts; found a single text"):
         tagger.predict("apple")

@@ -104,7 +104,8 @@ class Fitted:
     def check_width(self, features: int) -> None:
         """Check the number of features."""
         if features != self.model.features:
-            raise DataError(f"points have {features} features, and the model was fitted on {self.model.features}")
+            known = self.model.features
+            raise DataError(f"X has {features} features, but Tagger is expecting {known} features as input")
 
     def with_labels(self, labels: LabelSpace) -> Fitted:
         """Return it with other labels."""

@@ -34,6 +34,8 @@ def dataset_of(
     names, Y = _labels(y, label_names, sep, described)
     X = points_of(X)
     texts = None if is_matrix(X) else texts_of(X)
+    if texts is None and X.shape[1] == 0:
+        raise DataError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
     points = X.shape[0] if texts is None else len(next(iter(texts.values()), ()))
     if points != Y.shape[0]:
         raise DataError(f"X has {points} points and y has {Y.shape[0]} rows; they must be equal")
@@ -106,7 +108,8 @@ def checked_tags(y: Any, sep: str | None = None) -> list[list[str]]:
         y = next(iter(columns_of(y).values()))
     column = is_column(y)
     if isinstance(y, str) or not (column or isinstance(y, Iterable)):
-        raise DataError(f"expected a list of tags for each point; found {y!r:.60}")
+        wrong = f"found {y!r:.60}" if y is not None else "Tagger requires y to be passed, but the target y is None"
+        raise DataError(f"expected a list of tags for each point; {wrong}")
     rows, tags = values_of(y) if column else list(y), []
     for row, cell in enumerate(rows):
         if not column and not is_list(cell) and not (isinstance(cell, str) and sep):

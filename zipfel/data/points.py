@@ -27,12 +27,31 @@ def points_of(X: Any, columns: Sequence[str] | str = ()) -> Any:
     if is_frame(X):
         matrix = None if columns else _numbers(X)
         return _frame_texts(X, columns) if matrix is None else matrix
+    if isinstance(X, np.ndarray) and not is_matrix(X):
+        return _array_points(X)
     if is_column(X):
         X = values_of(X)
         return _stacked(X) if X and _is_vector(X[0]) else {"text": texts_in(X, "")}
     if hasattr(X, "detach"):  # a tensor of torch
         X = X.detach().cpu().float().numpy()
     return _stacked(X) if isinstance(X, list | tuple) and X and _is_vector(X[0]) else X
+
+
+def _array_points(X: Array) -> Any:
+    """Return points in an array that is not a matrix of numbers: texts, or numbers kept as objects."""
+    if X.dtype.kind == "c":
+        raise DataError("Complex data not supported: features must be real numbers")
+    if X.ndim == 1 and is_numeric(X):
+        raise DataError("expected a text or a row of features for each point; found a flat array of numbers. "
+                        "Reshape your data: X.reshape(1, -1) is one point")  # fmt: skip
+    if X.ndim == 1:
+        return points_of(X.tolist()) if len(X) and _is_vector(X[0]) else {"text": texts_in(X.tolist(), "")}
+    try:
+        return X.astype(np.float32) if X.ndim == 2 else X
+    except (TypeError, ValueError):
+        raise DataError(
+            "an array with several columns must hold numbers; give texts in a list or a data frame"
+        ) from None
 
 
 def is_matrix(values: Any) -> bool:
