@@ -41,7 +41,7 @@ FLOORS = [
     {"report"},
     {"plan"},
     {"tagger"},
-    {"tagging"},
+    {"tagging", "estimator"},
     {"fitting"},
     {"evaluate", "explain", "persistence", "choice"},
     {"models"},

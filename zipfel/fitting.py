@@ -14,8 +14,8 @@ from scipy.sparse import csr_array
 from zipfel import calibration, config, metrics, persistence
 from zipfel.choice import Choice
 from zipfel.data.dataset import Dataset
-from zipfel.data.given import is_matrix, matrix_of, texts_of
 from zipfel.data.labels import LabelSpace, names_as_texts
+from zipfel.data.points import is_matrix, matrix_of, points_of, texts_of
 from zipfel.data.splits import split_rows
 from zipfel.data.text import TextFeatures, TextSettings
 from zipfel.errors import ConfigError, DataError, did_you_mean
@@ -92,6 +92,7 @@ class Fitted:
 
     def rows(self, X: Any) -> csr_array:
         """Return the features of texts, or of rows of a matrix."""
+        X = points_of(X)
         if self.blueprint.features is not None:
             if is_matrix(X):
                 raise DataError("the model was fitted on texts; found a matrix")
@@ -103,7 +104,8 @@ class Fitted:
     def check_width(self, features: int) -> None:
         """Check the number of features."""
         if features != self.model.features:
-            raise DataError(f"points have {features} features, and the model was fitted on {self.model.features}")
+            known = self.model.features
+            raise DataError(f"X has {features} features, but Tagger is expecting {known} features as input")
 
     def with_labels(self, labels: LabelSpace) -> Fitted:
         """Return it with other labels."""

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-import torch
-import torch.nn.functional as F
+import numpy as np
 from scipy.sparse import csr_array
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
 
 from zipfel import calibration, metrics, persistence, tagging
 from zipfel.choice import AUTO, Choice, chosen
 from zipfel.data.dataset import Dataset, fingerprint
 from zipfel.data.given import checked_texts, dataset_of, label_matrix
-from zipfel.data.labels import LabelSpace, names_as_texts
-from zipfel.data.text import TextFeatures
+from zipfel.data.labels import names_as_texts
+from zipfel.data.points import points_of
 from zipfel.errors import ConfigError, DataError, did_you_mean
+from zipfel.estimator import Estimator, refuse
 from zipfel.explain import Reason, reasons
 from zipfel.fitting import Blueprint, Fitted, chosen_device, lesson_of, trained
-from zipfel.models.base import Model, Predictor, settings_of
+from zipfel.models.base import Model, settings_of
 from zipfel.tagging import Request, Tag, Tagged
 from zipfel.training.run import Run
-from zipfel.training.trainer import Outcome
 from zipfel.types import Ranking
 
-CHUNK = 1 << 16  # vectors of labels that are compared at a time
 
-
-class Tagger(BaseEstimator):  # type: ignore[misc]
+class Tagger(Estimator):
     """Tags texts, or rows of sparse features, with labels.
 
     model: a name out of `zipfel models`, or "auto": what fits the data, by its size, its label texts and the device;
@@ -41,6 +35,9 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     decide what is open, such as when to stop; None is the model's own share.  warm_start: a further `fit` continues
     from the current weights, with the settings they were made with; new labels are added.  calibration: how held-out
     points turn scores into probabilities: "isotonic", "platt", "none", or "auto", the better of the first two.
+    text_columns: the text columns of data frames; None takes those that the command line takes (title, text, ...).
+    sep: the separator of labels in strings.  output: what `predict` returns: "tags", or "indicator", a sparse matrix of
+    0 and 1, which the metrics of scikit-learn need.
 
     >>> tagger = Tagger("glas", settings={"epochs": 20, "dimension": 16}, text={"min_count": 1}, validation=0)
     >>> texts, tags = ["red apple", "green pear", "fast car", "slow car"], [["fruit"], ["fruit"], ["car"], ["car"]]
@@ -49,8 +46,6 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     'fruit'
     """
 
-    fitted_: Fitted | None = None  # None before a fit, and after one that did not finish
-    unfinished_ = False  # whether the last fit did not finish
     drift_: float  # of the last `partial_fit`
 
     def __init__(
@@ -64,21 +59,31 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         device: str = "auto",
         seed: int = 0,
         calibration: calibration.Method = "auto",
+        text_columns: Sequence[str] | None = None,
+        sep: str | None = None,
+        output: Literal["tags", "indicator"] = "tags",
     ) -> None:
         self.model, self.preset, self.settings, self.text = model, preset, settings, text
         self.validation, self.warm_start, self.device, self.seed = validation, warm_start, device, seed
-        self.calibration = calibration
+        self.calibration, self.text_columns, self.sep, self.output = calibration, text_columns, sep, output
 
     # --- Learning -----------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, label_texts: Mapping[str, str] | None = None) -> Self:
-        """Learn from texts (a list, or lists by field) or a sparse matrix, and tags: lists of names, or a matrix."""
-        return self.fit_dataset(dataset_of(X, y, label_texts))
+    def fit(self, X: Any, y: Any, label_texts: Any = None, label_names: Any = None, **refused: Any) -> Self:
+        """Learn from points and tags.
+
+        X: texts (a list, a series, lists by field, a data frame) or features (a matrix, an array of embeddings).  y:
+        lists of names, a series of lists or of strings, an indicator frame, or a matrix, whose columns `label_names`
+        may name.  label_texts: by name, as a dict, a series or a frame.  `sample_weight` is refused.
+        """
+        refuse(refused)
+        return self.fit_dataset(dataset_of(self._points(X), y, label_texts, label_names, self.sep))
 
     def fit_dataset(self, dataset: Dataset, run: Run | None = None) -> Self:
         """Learn from a data set; the stages are kept in the folder of `run`, where it has one, and resumed from it."""
         device, run = chosen_device(self.device), run or Run(seed=self.seed)
-        _check_method(self.calibration)
+        _check_one_of("calibration", self.calibration, calibration.METHODS)
+        _check_one_of("output", self.output, tagging.OUTPUTS)
         if not dataset.train.Y.nnz:
             raise DataError("no point has a label, so there is nothing to learn")
         if not run.is_open:
@@ -110,7 +115,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if not old.blueprint.abilities.remembers_points:
             raise ConfigError(f"{old.blueprint.choice.model} cannot take points without learning; "
                               "fit with warm_start=True instead")  # fmt: skip
-        dataset = dataset_of(X, y)
+        dataset = dataset_of(self._points(X), y, sep=self.sep)
         if not dataset.train.Y.nnz:
             raise DataError("no point has a label, so there is nothing to remember")
         blueprint, model, featured = self._extended(old, dataset)
@@ -148,7 +153,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     # --- Labels -------------------------------------------------------------------------------------------------------
 
-    def add_labels(self, label_texts: Mapping[str, str]) -> Self:
+    def add_labels(self, label_texts: Any) -> Self:
         """Add labels that are scored by their texts at once, where the model can (`zipfel models` says which can)."""
         old = self._fitted()
         if not old.blueprint.abilities.takes_labels_by_text:
@@ -157,7 +162,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if old.blueprint.features is None:
             raise ConfigError("the model was fitted on a matrix of features, and knows no words")
         texts = checked_texts(label_texts)
-        labels = old.labels.described(label_texts)
+        labels = old.labels.described(texts)
         read = names_as_texts(list(texts), {"text": list(texts.values())})
         old.model.add_label_texts(old.blueprint.features.transform(read))
         self.fitted_ = dataclasses.replace(old.with_labels(labels), predictor=old.model.predictor())
@@ -175,20 +180,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def nearest_labels(self, label: str, k: int = 5) -> list[Tag]:
         """Return the k labels whose vectors are nearest to that of a label, by cosine, nearest first."""
-        fitted, labels = self._fitted(), self.labels_
-        if label not in labels.live:
-            raise ConfigError(f"the model has no label {label!r}")
-        classifier = fitted.predictor.first.classifier
-        if classifier.point_labels is not None:
-            raise ConfigError(f"{fitted.blueprint.choice.model} has vectors of points, not of labels")
-        vectors = classifier.vectors
-        own = F.normalize(vectors[labels.live[label]], dim=0)
-        chunks = torch.split(vectors, CHUNK)
-        cosines = torch.cat([chunk @ own / chunk.norm(dim=1).clamp_min(1e-12) for chunk in chunks])
-        cosines[[labels.live[label], *labels.removed]] = -torch.inf
-        best = cosines.cpu().sort(descending=True, stable=True)
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return [Tag(labels.names[other], score) for other, score in islice(pairs, min(k, len(labels.live) - 1))]
+        return tagging.nearest(self._fitted(), label, k)
 
     # --- Tagging ------------------------------------------------------------------------------------------------------
 
@@ -197,17 +189,26 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         X: Any,
         k: int | None = None,
         threshold: float | Sequence[float] | None = None,
-        extra: Mapping[str, str] | None = None,
-    ) -> list[list[Tag]]:
+        extra: Any = None,
+    ) -> Any:
         """Return up to k tags of each point, best first, with scores in [0, 1] that are probabilities.
 
-        k, threshold, extra: as in `zipfel.tagging.Request`.
+        k, threshold, extra: as in `zipfel.tagging.Request`.  With output="indicator", return a sparse matrix [points,
+        labels] of 0 and 1 instead; without k and threshold, it marks the labels with a probability of 0.5 and more.
         """
-        return self.tag([Request(X, k, threshold, extra or {})])[0].tags()
+        if self.output == "indicator":
+            threshold = tagging.LIKELY if k is None and threshold is None else threshold
+        tagged = self.tag([Request(X, k, threshold, checked_texts(extra))])[0]
+        return tagged.tags() if self.output == "tags" else tagged.indicator()
+
+    def predict_proba(self, X: Any) -> np.ndarray[Any, Any]:
+        """Return the probability of each label, [points, labels]; 0 for labels that the model does not rank."""
+        return tagging.probabilities(self._fitted(), self._points(X))
 
     def tag(self, requests: Sequence[Request]) -> list[Tagged]:
         """Answer several requests at once, which is faster than one after the other; the answers are the same."""
-        return tagging.tag(self._fitted(), requests)
+        fitted = self._fitted()
+        return tagging.tag(fitted, [dataclasses.replace(request, X=self._points(request.X)) for request in requests])
 
     def check(self, request: Request) -> None:
         """Raise ConfigError if the model cannot answer a request."""
@@ -215,7 +216,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def rank(self, X: Any, k: int = 5, filtered: csr_array | None = None) -> Ranking:
         """Return the best k labels of each point as ids and the model's own scores, [points, k]."""
-        return tagging.rank(self._fitted(), self._fitted().rows(X), Request(X, k).depth, filtered)
+        return tagging.rank(self._fitted(), self._fitted().rows(self._points(X)), Request(X, k).depth, filtered)
 
     def choose_threshold(self, precision: float | None = None, by_frequency: bool = False) -> float | tuple[float, ...]:
         """Return the lowest threshold with this precision on held-out points; None: that with the best micro-F1.
@@ -238,12 +239,15 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def index_recall(self, X: Any, k: int = 5) -> float | None:
         """Return the share of an exact search's candidates that the model's index finds; None if it is exact."""
-        return self._fitted().predictor.recall(self._fitted().rows(X), k)
+        return self._fitted().predictor.recall(self._fitted().rows(self._points(X)), k)
 
     def score(self, X: Any, y: Any) -> float:
         """Return P@1 as a share: how often the first tag is right."""
-        truth = label_matrix(y, self.labels_.unique_names)
+        truth = label_matrix(y, self.labels_.unique_names, self.sep)
         return metrics.measure(self.rank(X, 1), truth, ks=(1,))["P@1"] / 100
+
+    def _points(self, X: Any) -> Any:
+        return points_of(X, self.text_columns or ())
 
     # --- Saving -------------------------------------------------------------------------------------------------------
 
@@ -253,7 +257,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def saved(self) -> persistence.Saved:
         """Return what a saved model holds."""
-        return self._fitted().saved(self.get_params() | {"warm_start": False})
+        return self._fitted().saved(self.get_params(deep=False) | {"warm_start": False})
 
     @classmethod
     def load(cls, path: Path | str, device: str = "auto") -> Self:
@@ -263,65 +267,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         tagger.fitted_ = Fitted.restored(saved, Path(path), chosen_device(device))
         return tagger
 
-    # --- What a fit leaves, by scikit-learn's naming ------------------------------------------------------------------
 
-    def _fitted(self) -> Fitted:
-        if self.fitted_ is not None:
-            return self.fitted_
-        if self.unfinished_:
-            raise NotFittedError("the last fit did not finish; load a saved model, or fit with warm_start=False")
-        raise NotFittedError("this Tagger has not been fitted; call fit first")
-
-    def __sklearn_is_fitted__(self) -> bool:
-        """Return whether it is fitted."""
-        return self.fitted_ is not None
-
-    @property
-    def classes_(self) -> list[str]:
-        """Names of labels by id, removed ones included."""
-        return self._fitted().labels.names
-
-    @property
-    def labels_(self) -> LabelSpace:
-        """Names, texts and counts of labels."""
-        return self._fitted().labels
-
-    @property
-    def chosen_(self) -> Choice:
-        """The fitted model and preset, and why they were chosen."""
-        return self._fitted().blueprint.choice
-
-    @property
-    def settings_(self) -> Any:
-        """The settings of the fitted model."""
-        return self._fitted().blueprint.settings
-
-    @property
-    def features_(self) -> TextFeatures | None:
-        """The vocabulary; None where points are rows of a matrix."""
-        return self._fitted().blueprint.features
-
-    @property
-    def model_(self) -> Model:
-        """The model, a `torch.nn.Module`."""
-        return self._fitted().model
-
-    @property
-    def predictor_(self) -> Predictor:
-        """What ranks points: one learner, or an average of several."""
-        return self._fitted().predictor
-
-    @property
-    def calibration_(self) -> calibration.Calibration | None:
-        """The map from scores to probabilities; None where held-out points were too few."""
-        return self._fitted().calibration
-
-    @property
-    def outcome_(self) -> Outcome:
-        """How training ended."""
-        return self._fitted().outcome
-
-
-def _check_method(name: str) -> None:
-    if name not in calibration.METHODS:
-        raise ConfigError(f"unknown calibration {name!r}{did_you_mean(str(name), calibration.METHODS)}")
+def _check_one_of(parameter: str, value: str, known: Iterable[str]) -> None:
+    if value not in known:
+        raise ConfigError(f"unknown {parameter} {value!r}{did_you_mean(str(value), known)}")

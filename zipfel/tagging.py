@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
 from zipfel import calibration
 from zipfel.errors import ConfigError, DataError
 from zipfel.fitting import Fitted
 from zipfel.types import Ranking
+
+OUTPUTS = ("tags", "indicator")
+LIKELY = 0.5  # probability from which an indicator matrix has a label, as in scikit-learn
+MOST_CELLS = 2**28  # of a dense matrix of probabilities: 1 GiB
+CHUNK = 1 << 16  # vectors of labels that are compared at a time
 
 
 class Tag(NamedTuple):
@@ -77,6 +86,12 @@ class Tagged(NamedTuple):
             for row in zip(self.ranking.ids.tolist(), self.ranking.scores.tolist(), strict=True)
         ]
 
+    def indicator(self) -> csr_array:
+        """Return a matrix [points, labels] that is 1 where a point has the tag."""
+        scores = self.ranking.as_scores(len(self.names))
+        ones = np.ones(len(scores.data), dtype=np.int8)
+        return csr_array((ones, scores.indices, scores.indptr), shape=scores.shape)
+
 
 def tag(fitted: Fitted, requests: Sequence[Request]) -> list[Tagged]:
     """Answer requests; those of equal depth are ranked together, and get the same answers as alone."""
@@ -134,3 +149,31 @@ def _with_extra(fitted: Fitted, ranking: Ranking, X: csr_array, texts: Sequence[
     ids = np.concatenate([ranking.ids[rows, columns], len(fitted.labels) + extra[1]])
     values = np.concatenate([ranking.scores[rows, columns], scores.ravel()])
     return Ranking.of_pairs(np.concatenate([rows, extra[0]]), ids, values, len(ranking), ranking.k + len(texts))
+
+
+def probabilities(fitted: Fitted, X: Any) -> NDArray[np.float32]:
+    """Return the probability of each label, [points, labels]; 0 for labels that are removed or not ranked."""
+    rows, labels = fitted.rows(X), len(fitted.labels)
+    if rows.shape[0] * labels > MOST_CELLS:
+        raise ConfigError(f"{rows.shape[0]} points × {labels} labels are too many for a dense matrix of probabilities; "
+                          "call predict or rank with k, or fewer points at a time")  # fmt: skip
+    ranking = calibrated(fitted, rank(fitted, rows, labels))
+    return np.asarray(ranking.as_scores(labels).toarray(), dtype=np.float32)
+
+
+def nearest(fitted: Fitted, label: str, k: int) -> list[Tag]:
+    """Return the k labels whose vectors are nearest to that of a label, by cosine, nearest first."""
+    labels = fitted.labels
+    if label not in labels.live:
+        raise ConfigError(f"the model has no label {label!r}")
+    classifier = fitted.predictor.first.classifier
+    if classifier.point_labels is not None:
+        raise ConfigError(f"{fitted.blueprint.choice.model} has vectors of points, not of labels")
+    vectors = classifier.vectors
+    own = F.normalize(vectors[labels.live[label]], dim=0)
+    chunks = torch.split(vectors, CHUNK)
+    cosines = torch.cat([chunk @ own / chunk.norm(dim=1).clamp_min(1e-12) for chunk in chunks])
+    cosines[[labels.live[label], *labels.removed]] = -torch.inf
+    best = cosines.cpu().sort(descending=True, stable=True)
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [Tag(labels.names[other], score) for other, score in islice(pairs, min(k, len(labels.live) - 1))]

@@ -568,13 +568,13 @@ def test_a_format_that_does_not_exist(tmp_path):
         ({"text": [["x"]], "labels": ["a"]}, "data frame: row 0: expected text, found list \"['x']\""),
         ({"text": [np.zeros(2)], "labels": ["a"]}, "data frame: row 0: expected text, found ndarray '[0. 0.]'"),
         ({"text": ["x"], "labels": [np.zeros((2, 2))]}, "data frame: row 0: expected text, found ndarray '[0. 0.]'"),
-        ({"text": ["x"], "labels": [{"a"}]}, "data frame: row 0: expected text, found set \"{'a'}\""),
+        ({"text": ["x"], "labels": [{"a": 1}]}, "data frame: row 0: expected text, found dict \"{'a': 1}\""),
         ({"text": ["x"], "labels": [pandas.Timestamp(0)]}, "data frame: row 0: expected text, found Timestamp ..."),
         ({"text": ["x"], "labels": [1e20]}, "data frame: row 0: the number 1e+20 is too large for a name; ..."),
         ({"text": [], "labels": []}, "data frame: holds no rows"),
         ({"text": ["x"], "labels": [None]}, "data frame: column 'labels' holds no labels"),
         ({"uid": [1, 1], "text": ["x", "x"], "labels": "x"}, "data frame: row 1: uid '1' is already in row 0"),
-        ({"a": ["x"]}, "data frame: no label column found; set it with --labels (columns: a)"),
+        ({"a": ["x"]}, "data frame: no label column found; set it with TableSettings(labels=...) (columns: a)"),
     ],
 )  # fmt: skip
 def test_frames(frame, expected):

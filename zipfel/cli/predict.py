@@ -19,8 +19,9 @@ from zipfel.cli.progress import counted
 from zipfel.cli.show import console, say, warn
 from zipfel.cli.unfinished import unfinished
 from zipfel.config import Settings, setting
+from zipfel.data.cells import cell_text
 from zipfel.data.formats.files import json_line, shortened, text_lines
-from zipfel.data.formats.table import TEXT_COLUMNS, cell_text
+from zipfel.data.formats.table import text_columns
 from zipfel.data.formats.table_files import open_table
 from zipfel.errors import ConfigError, DataError
 
@@ -158,7 +159,7 @@ def texts_of(path: Path, columns: str | None) -> Iterator[str]:
         yield from (line.rstrip("\r\n") for line in text_lines(path))
         return
     table = open_table(path)
-    wanted = columns.split(",") if columns else [name for name in TEXT_COLUMNS if name in table.columns]
+    wanted = columns.split(",") if columns else text_columns(table.columns)
     if not wanted:
         raise DataError(f"no text column found; name it with --text (columns: {', '.join(table.columns)})", path)
     table.check(wanted)

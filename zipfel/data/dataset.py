@@ -255,7 +255,7 @@ def _canonical(name: str, matrix: csr_array | spmatrix | sparray) -> csr_array:
         matrix.sum_duplicates()
     if not np.isfinite(matrix.data).all():
         row = first_row(matrix, ~np.isfinite(matrix.data))
-        raise DataError(f"row {row} of {name} has a value that is not a finite float32 number")
+        raise DataError(f"row {row} of {name} has a value that is not a finite float32 number, such as NaN")
     if not matrix.data.all():
         matrix = matrix.copy()
         matrix.eliminate_zeros()

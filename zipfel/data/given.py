@@ -1,98 +1,185 @@
-"""What users give in Python, as a data set: texts or a matrix, and tags as names or a matrix."""
+"""What users give in Python, as a data set: texts or features, and tags as names or a matrix."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array
 
-from zipfel.data.dataset import Dataset, Part, Texts
+from zipfel.data.cells import checked_name, is_list, label_names
+from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats.sparse_text import matrix_of as csr_of
+from zipfel.data.formats.table import TableSettings, read_label_texts, separator_hint
+from zipfel.data.formats.table_files import columns_of, is_column, is_frame, values_of
+from zipfel.data.labels import first_duplicate
+from zipfel.data.points import Array, is_matrix, is_numeric, points_of, texts_in, texts_of
 from zipfel.errors import DataError
 
 
-def dataset_of(X: Any, y: Any, label_texts: Mapping[str, str] | None = None) -> Dataset:
-    """Return a data set of texts (a list, or lists by field) or a matrix, and tags: lists of names, or a matrix."""
-    descriptions = checked_texts(label_texts or {})
-    if is_matrix(y):
-        names = [str(label) for label in range(y.shape[1])]
-        if unknown := sorted(descriptions.keys() - set(names)):
-            raise DataError(
-                f"label_texts names {unknown[0]!r}; the labels of a matrix are called 0 to {len(names) - 1}"
-            )
-    else:
-        y = checked_tags(y)
-        names = sorted({str(tag) for tags in y for tag in tags} | set(descriptions))
-    Y = label_matrix(y, names)
+def dataset_of(
+    X: Any, y: Any, label_texts: Any = None, label_names: Sequence[Any] | None = None, sep: str | None = None
+) -> Dataset:
+    """Return a data set.
+
+    X: texts (a list, a series, lists by field, a data frame) or features (a matrix, a frame of numbers, vectors).
+    y: lists of names, a series of lists or of strings, an indicator frame, or a matrix.  label_texts: by label name, as
+    a dict, a series or a frame.  label_names: of the columns of a matrix.  sep: separator of labels in a string.
+    """
+    fields = label_texts_of(label_texts)
+    described = {name for texts in fields.values() for name in texts}
+    names, Y = _labels(y, label_names, sep, described)
+    X = points_of(X)
     texts = None if is_matrix(X) else texts_of(X)
+    if texts is None and X.shape[1] == 0:
+        raise DataError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
     points = X.shape[0] if texts is None else len(next(iter(texts.values()), ()))
     if points != Y.shape[0]:
         raise DataError(f"X has {points} points and y has {Y.shape[0]} rows; they must be equal")
     part = Part(Y, X=X if texts is None else None, texts=texts)
-    fields = {"text": [descriptions.get(name, "") for name in names]} if descriptions else None
-    return Dataset(part, label_names=names, label_texts=fields)
+    columns = {field: [texts.get(name, "") for name in names] for field, texts in fields.items()}
+    return Dataset(part, label_names=names, label_texts=columns if described else None)
 
 
-def is_matrix(values: Any) -> bool:
-    """Whether these are numbers in rows and columns: a sparse matrix, or a dense array."""
-    return issparse(values) or (isinstance(values, np.ndarray) and values.ndim == 2 and values.dtype.kind in "biuf")
+# --- Tags -------------------------------------------------------------------------------------------------------------
 
 
-def texts_of(X: Any) -> Texts:
-    """Return texts by field, all of one length; a plain list is one field."""
-    if isinstance(X, str):
-        raise DataError("expected a list of texts; found a single text")
-    if not isinstance(X, Iterable):
-        raise DataError(f"expected a list of texts or a matrix of features; found {type(X).__name__}")
-    texts = {name: list(column) for name, column in X.items()} if isinstance(X, Mapping) else {"text": list(X)}
-    first = next(iter(texts), "")
-    for name, column in texts.items():
-        if len(column) != len(texts[first]):
-            lengths = f"{len(column)} of {name!r}, {len(texts[first])} of {first!r}"
-            raise DataError(f"text fields differ in length: {lengths}")
-        for row, text in enumerate(column):
-            if not isinstance(text, str):
-                field = f" of {name!r}" if isinstance(X, Mapping) else ""
-                raise DataError(f"row {row}{field} must be text; found {type(text).__name__}")
-    return texts
+def _labels(y: Any, names: Sequence[Any] | None, sep: str | None, described: set[str]) -> tuple[list[str], csr_array]:
+    """Return the names of labels, and a matrix [points, labels]."""
+    matrix, columns = _indicator(y)
+    if matrix is None:
+        if names is not None:
+            raise DataError("label_names names the columns of a matrix of tags; lists of tags hold names themselves")
+        rows = checked_tags(y, sep)
+        known = sorted({tag for tags in rows for tag in tags} | described)
+        return known, label_matrix(rows, known)
+    columns = columns if names is None else list(names)
+    named = [str(label) for label in range(matrix.shape[1])] if columns is None else [*map(checked_name, columns)]
+    if len(named) != matrix.shape[1]:
+        raise DataError(f"label_names has {len(named)} names, and the matrix of tags {matrix.shape[1]} columns")
+    if (repeated := first_duplicate(named)) is not None:
+        raise DataError(f"two columns of the tags are called {repeated!r}")
+    if unknown := sorted(described - set(named)):
+        called = f"called 0 to {len(named) - 1}" if columns is None else "its columns; add one for it"
+        raise DataError(f"label_texts names {unknown[0]!r}; the labels of a matrix are {called}")
+    return named, matrix
 
 
-def matrix_of(X: Any) -> csr_array:
-    """Return a matrix of features, checked and in the form that training sees."""
-    if not is_matrix(X):
-        raise DataError(f"the model was fitted on a matrix of features; found {type(X).__name__}")
-    rows = Part(csr_array((X.shape[0], 0)), X=X).X
-    assert rows is not None
-    return rows
-
-
-def checked_texts(label_texts: Mapping[Any, Any]) -> dict[str, str]:
-    """Return label texts by name; raise DataError for values that are not text, such as missing cells of a table."""
-    for name, text in label_texts.items():
-        if not isinstance(text, str):
-            raise DataError(f"the text of label {str(name)!r} must be text; found {type(text).__name__}")
-    return {str(name): text for name, text in label_texts.items()}
-
-
-def checked_tags(y: Any) -> list[list[Any]]:
-    """Return a list of names for each point."""
-    if isinstance(y, str) or not isinstance(y, Iterable):
-        raise DataError(f"expected a list of tags for each point; found {y!r:.60}")
-    rows = list(y)
-    for row, tags in enumerate(rows):
-        if isinstance(tags, str) or not isinstance(tags, Iterable):
-            raise DataError(f"row {row} of the tags must be a list of names; found {tags!r:.60}")
-    return [list(tags) for tags in rows]
-
-
-def label_matrix(y: Any, names: Sequence[str]) -> csr_array:
-    """Return tags as a [points, names] matrix, without tags that are not among the names."""
+def _indicator(y: Any) -> tuple[csr_array | None, list[str] | None]:
+    """Return tags in a matrix, and names of the columns of a frame; None if the tags are lists or a column."""
     if is_matrix(y):
-        return csr_array(y)
+        return csr_array(y), None
+    if not is_frame(y) or _is_one_text_column(y):
+        return None, None
+    columns = columns_of(y)
+    rows = [_ones(name, np.asarray(column)) for name, column in columns.items()]
+    ids = np.concatenate([np.zeros(0), *rows]).astype(np.int32)
+    by_label, _ = csr_of(np.array([*map(len, rows)], dtype=np.int64), ids, len(y))  # never dense
+    return csr_array(by_label.T), list(columns)
+
+
+def _is_one_text_column(frame: Any) -> bool:
+    columns = list(columns_of(frame).values())
+    return len(columns) == 1 and not is_numeric(np.asarray(columns[0]))
+
+
+def _ones(name: str, values: Array) -> Array:
+    """Return the rows of an indicator column that hold 1."""
+    if not is_numeric(values):
+        raise DataError(f"column {name!r} of the tags is not numeric; give one column of tags, such as frame['tags'], "
+                        "or a frame of 0 and 1 with a column for each label")  # fmt: skip
+    wrong = (values != 0) & (values != 1)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise DataError(f"column {name!r} of the tags holds {values[row]} in row {row}; expected 0 or 1")
+    return np.flatnonzero(values)
+
+
+def checked_tags(y: Any, sep: str | None = None) -> list[list[str]]:
+    """Return the names of labels of each point, each once.
+
+    A string in a column (of a data frame, of an array) is read as in a table: it is split at `sep`; without one it is a
+    list written as text, or one label. In a plain list, where it may be a mistake, it needs `sep`.
+    """
+    if is_frame(y) and _is_one_text_column(y):
+        y = next(iter(columns_of(y).values()))
+    column = is_column(y)
+    if isinstance(y, str) or not (column or isinstance(y, Iterable)):
+        wrong = f"found {y!r:.60}" if y is not None else "Tagger requires y to be passed, but the target y is None"
+        raise DataError(f"expected a list of tags for each point; {wrong}")
+    rows, tags = values_of(y) if column else list(y), []
+    for row, cell in enumerate(rows):
+        if not column and not is_list(cell) and not (isinstance(cell, str) and sep):
+            hint = "; to split strings into names, set Tagger(sep=...)" if isinstance(cell, str) else ""
+            raise DataError(f"row {row} of the tags must be a list of names; found {cell!r:.60}{hint}")
+        try:
+            tags.append(list(dict.fromkeys(label_names(cell, sep))))
+        except ValueError as error:
+            raise DataError(f"row {row} of the tags: {error}") from None
+    if any(isinstance(cell, str) for cell in rows):
+        for note in separator_hint([name for names in tags for name in names], sep, "Tagger(sep=...)"):
+            warnings.warn(note, stacklevel=2)
+    return tags
+
+
+def label_matrix(y: Any, names: Sequence[str], sep: str | None = None) -> csr_array:
+    """Return tags as a [points, names] matrix, without tags that are not among the names."""
+    matrix, columns = _indicator(y)
+    if matrix is not None and columns is None:
+        return matrix
+    if matrix is not None and columns is not None:
+        y = [[columns[label] for label in matrix.indices[start:end]] for start, end in _spans(matrix)]
     ids = {name: label for label, name in enumerate(names)}
-    rows = [[ids[str(tag)] for tag in dict.fromkeys(tags) if str(tag) in ids] for tags in checked_tags(y)]
+    rows = [[ids[tag] for tag in tags if tag in ids] for tags in checked_tags(y, sep)]
     labels = np.array(list(chain.from_iterable(rows)), dtype=np.int32)
     return csr_of(np.array([len(row) for row in rows], dtype=np.int64), labels, len(names))[0]
+
+
+def _spans(matrix: csr_array) -> Iterable[tuple[int, int]]:
+    return zip(matrix.indptr[:-1].tolist(), matrix.indptr[1:].tolist(), strict=True)
+
+
+# --- Texts of labels --------------------------------------------------------------------------------------------------
+
+
+def label_texts_of(given: Any) -> dict[str, dict[str, str]]:
+    """Return label texts by field and name.
+
+    given: a dict; a series of pandas with names as its index; or a frame with names in its first column.
+    """
+    if given is None:
+        return {}
+    if is_frame(given):
+        names, fields = read_label_texts(TableSettings(label_texts=given))
+        if not fields:
+            raise DataError("label_texts needs a column of names and one of texts; found one column")
+        return {field: dict(zip(names, column, strict=True)) for field, column in fields.items()}
+    if is_column(given):
+        if not hasattr(given, "index") or not hasattr(given, "items"):
+            raise DataError("label_texts in a column lack names; give a dict, or a frame with names and texts")
+        given = dict(zip(given.index, texts_in(values_of(given), "label_texts"), strict=True))
+    if not isinstance(given, Mapping):
+        raise DataError(f"label_texts must be a dict, a series or a frame; found {type(given).__name__}")
+    return {"text": _named_texts(given)}
+
+
+def checked_texts(given: Any) -> dict[str, str]:
+    """Return label texts by name; the fields of a text are joined by newlines."""
+    fields = label_texts_of(given)
+    names = dict.fromkeys(name for texts in fields.values() for name in texts)
+    return {name: "\n".join(filter(None, (texts[name] for texts in fields.values()))) for name in names}
+
+
+def _named_texts(given: Mapping[Any, Any]) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for key, text in given.items():
+        name = checked_name(key)
+        if not isinstance(text, str):
+            raise DataError(f"the text of label {name!r} must be text; found {type(text).__name__}")
+        if name in texts:
+            raise DataError(f"label_texts has two texts for label {name!r}")
+        texts[name] = text
+    return texts

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
+from zipfel.data.cells import checked_name
 from zipfel.data.dataset import Dataset, Part, Texts
 from zipfel.errors import ConfigError, did_you_mean
 
@@ -50,7 +51,7 @@ class LabelSpace:
         """Return the ids of labels, or raise ConfigError for an unknown one."""
         if isinstance(names, str):
             raise ConfigError(f"expected a list of labels; found a single one, {names!r}")
-        wanted = list(names)
+        wanted = [name if name in self.live else checked_name(name) for name in names]
         unknown = next((name for name in wanted if name not in self.live), None)
         if unknown is not None:
             near = [name for name in self.live if name[:1] == str(unknown)[:1]][:10_000]  # all of a million take long
@@ -104,13 +105,13 @@ class LabelSpace:
 
     def renamed(self, names: Mapping[str, str]) -> LabelSpace:
         """Return the labels with some renamed, from old names to new ones."""
-        ids = self.ids(names)
-        taken = first_duplicate([*(set(self.live) - set(names)), *map(str, names.values())])
+        ids, new = self.ids(names), [checked_name(name) for name in names.values()]
+        taken = first_duplicate([*(set(self.live) - {self.names[label] for label in ids}), *new])
         if taken is not None:
             raise ConfigError(f"two labels would be called {taken!r}")
         renamed = list(self.names)
-        for label, name in zip(ids, names.values(), strict=True):
-            renamed[label] = str(name)
+        for label, name in zip(ids, new, strict=True):
+            renamed[label] = name
         return replace(self, names=renamed)
 
     def aligned(self, dataset: Dataset) -> Dataset:

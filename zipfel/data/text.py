@@ -22,7 +22,7 @@ from zipfel.config import Settings, setting
 from zipfel.data.dataset import Dataset, Texts
 from zipfel.data.formats.files import opened, write_bytes
 from zipfel.data.formats.sparse_text import matrix_of
-from zipfel.data.given import texts_of
+from zipfel.data.points import texts_of
 from zipfel.data.tokens import located, tokenize
 from zipfel.errors import ConfigError, DataError
 

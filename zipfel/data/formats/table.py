@@ -6,17 +6,15 @@ in the first column, its text in the others). A single table is read as train.
 
 from __future__ import annotations
 
-import ast
-import math
-import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from zipfel.config import Settings, setting
+from zipfel.data.cells import MARKS, cell_text, label_name, label_names
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import folder as common
 from zipfel.data.formats.files import find, listed
@@ -92,19 +90,27 @@ def read_tables(tables: dict[str, Table], settings: TableSettings) -> Dataset:
         notes += repeated
     if label_texts and missing:
         notes += [f"{missing} labels are not in the table of label texts"]
-    notes += _separator_hint(names, settings.sep)
+    notes += separator_hint(names, settings.sep, tables["train"].option("sep"))
     texts = {name: column + [""] * missing for name, column in label_texts.items()} or None
     stem = tables["train"].file.partition(".")[0]
     return Dataset(**parts, name=stem, label_names=names, label_texts=texts, notes=tuple(notes))
 
 
-def _separator_hint(names: list[str], sep: str | None) -> list[str]:
-    """Return a note if no separator was set but most cells look like several labels."""
-    for mark in ";|," if sep is None else "":
+def separator_hint(names: Sequence[str], sep: str | None, option: str) -> list[str]:
+    """Return a note if no separator was set but most cells look like several labels.  option: that sets it."""
+    for mark in MARKS if sep is None else "":
         suspects = [name for name in names if mark in name]
         if len(suspects) > len(names) / 2:
-            return [f"most labels contain {mark!r}, as in {suspects[0]!r:.60}; to split them there, set it with --sep"]
+            return [
+                f"most labels contain {mark!r}, as in {suspects[0]!r:.60}; to split them there, set it with {option}"
+            ]
     return []
+
+
+def text_columns(columns: Iterable[str]) -> tuple[str, ...]:
+    """Return the text columns of a table in which none is named."""
+    present = set(columns)
+    return tuple(name for name in TEXT_COLUMNS if name in present)
 
 
 def _chosen_columns(table: Table, settings: TableSettings) -> tuple[tuple[str, ...], str]:
@@ -112,10 +118,10 @@ def _chosen_columns(table: Table, settings: TableSettings) -> tuple[tuple[str, .
     label = settings.labels or next((name for name in LABEL_COLUMNS if name in table.columns), None)
     columns = listed(table.columns)
     if label is None:
-        raise table.error(f"no label column found; set it with --labels (columns: {columns})")
-    text = settings.text or tuple(name for name in TEXT_COLUMNS if name in table.columns)
+        raise table.error(f"no label column found; set it with {table.option('labels')} (columns: {columns})")
+    text = settings.text or text_columns(table.columns)
     if not text:
-        raise table.error(f"no text column found; set it with --text (columns: {columns})")
+        raise table.error(f"no text column found; set it with {table.option('text')} (columns: {columns})")
     table.check((*text, label))
     return text, label
 
@@ -143,59 +149,6 @@ def _gather(
     return documents
 
 
-def label_names(cell: Any, sep: str | None) -> list[str]:
-    """Return the label names of a cell: a list, a list written as text, text split at `sep`, or a single label.
-
-    >>> label_names("a; b;;c", ";"), label_names("a; b", None), label_names('["a", "b"]', None), label_names(None, ";")
-    (['a', 'b', 'c'], ['a; b'], ['a', 'b'], [])
-    """
-    if isinstance(cell, str) and cell.startswith("[") and cell.endswith("]"):
-        cell = _parsed_list(cell)
-    if isinstance(cell, str) and sep is not None:
-        cell = cell.split(sep)
-    if isinstance(cell, list | tuple | np.ndarray):
-        return [name for item in cell if (name := cell_text(item).strip())]
-    name = cell_text(cell).strip()
-    return [name] if name else []
-
-
-def _parsed_list(cell: str) -> list[Any] | str:
-    """Parse a list in JSON or Python syntax; return any other text unchanged, as a single label in brackets."""
-    try:
-        return list(orjson.loads(cell))
-    except orjson.JSONDecodeError:
-        pass
-    try:
-        with warnings.catch_warnings(action="ignore"):  # Python warns of \d in a string
-            value = ast.literal_eval(cell)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return cell
-    return value if isinstance(value, list) else cell
-
-
-def cell_text(value: Any) -> str:
-    """Return a cell as text: empty if the value is missing, whole numbers without a decimal point."""
-    if isinstance(value, str):
-        return value
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):  # missing values of pandas
-        return ""
-    if isinstance(value, float | np.floating):
-        return _float_text(float(value))
-    if isinstance(value, bool | int | np.generic):
-        return str(value)
-    raise ValueError(f"expected text, found {type(value).__name__} {str(value)[:40]!r}")
-
-
-def _float_text(value: float) -> str:
-    if math.isnan(value):
-        return ""
-    if not value.is_integer():
-        return str(value)
-    if abs(value) >= 2**53:  # JSON numbers of 20 digits and more become floats, and different ones may become equal
-        raise ValueError(f"the number {value:g} is too large for a name; write it as text")
-    return str(int(value))
-
-
 def read_label_texts(settings: TableSettings) -> tuple[list[str], dict[str, list[str]]]:
     """Return label names (first column) and label texts (other columns) of the table of labels; empty without one."""
     source = settings.label_texts
@@ -206,12 +159,12 @@ def read_label_texts(settings: TableSettings) -> tuple[list[str], dict[str, list
     rows: list[list[str]] = []
     for number, values in table.rows(table.columns):
         try:
-            name, *others = map(cell_text, values)
+            name, *others = label_name(values[0]), *map(cell_text, values[1:])
         except ValueError as error:
             raise table.error(str(error), number) from None
-        if not name.strip():
+        if not name:
             raise table.error("the name of the label is empty", number)
-        if names.setdefault(name.strip(), number) != number:
+        if names.setdefault(name, number) != number:
             raise table.error(f"label {name!r:.60} is repeated", number)
         rows.append(others)
     return list(names), {field: [row[i] for row in rows] for i, field in enumerate(table.columns[1:])}

@@ -1,4 +1,4 @@
-"""Open and write tables: CSV, TSV, JSONL, Parquet; open data frames of pandas or polars."""
+"""Open and write tables: CSV, TSV, JSONL, Parquet; open data frames of pandas or polars, and Arrow tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from zipfel.data.formats.files import json_line, listed, new_file, reason, text_lines
 from zipfel.data.formats.lf import objects
 from zipfel.errors import DataError, check_installed
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
 _LONGEST_CELL = 2**31 - 1  # many texts exceed the csv module's own limit of 131,072 characters
+
+FRAME = "data frame"  # the path of a table that is one
 
 Rows = Iterator[tuple[int, Sequence[Any]]]  # (number, values)
 
@@ -46,6 +50,10 @@ class Table:
     def row_unit(self) -> str:
         """What the number of a row counts: lines or rows."""
         return "line" if self.by_line else "row"
+
+    def option(self, name: str) -> str:
+        """Return what sets one of `TableSettings`: an option of the command line, or for a data frame the parameter."""
+        return f"TableSettings({name}=...)" if self.path == FRAME else f"--{name}"
 
     def error(self, problem: str, number: int | None = None) -> DataError:
         """Return an error about a line or row; without a number, about the columns (line 1 of a file)."""
@@ -156,18 +164,40 @@ def _parquet_errors(path: Path) -> Iterator[None]:
 
 
 def is_frame(source: object) -> bool:
-    """Whether this is a data frame of pandas or polars, judged by its attributes."""
-    return hasattr(source, "to_dict") and hasattr(source, "columns")
+    """Whether this is a data frame of pandas or polars, or an Arrow table, judged by its attributes."""
+    return hasattr(source, "columns") and (hasattr(source, "to_dict") or hasattr(source, "to_pydict"))
+
+
+def is_column(source: object) -> bool:
+    """Whether this is one column: a series of pandas or polars, an Arrow array, or a flat array of NumPy."""
+    flat = isinstance(source, np.ndarray) and source.ndim == 1
+    return flat or ((hasattr(source, "to_list") or hasattr(source, "to_pylist")) and not is_frame(source))
+
+
+def values_of(column: Any) -> list[Any]:
+    """Return the values of a column."""
+    if hasattr(column, "to_pylist"):  # of Arrow
+        return list(column.to_pylist())
+    return list(column.to_list() if hasattr(column, "to_list") else column)
+
+
+def columns_of(frame: Any) -> dict[str, Any]:
+    """Return the columns of a data frame by name, which must be unique."""
+    open_frame(frame)
+    if hasattr(frame, "column_names"):  # of Arrow
+        return dict(zip(frame.column_names, frame.columns, strict=True))
+    return {str(key): frame[key] for key in frame.columns}  # in pandas, columns may be called 0, 1, ...
 
 
 def open_frame(frame: Any) -> Table:
     """Open a data frame as a table."""
-    keys = {str(key): key for key in frame.columns}  # in pandas, columns may be called 0, 1, ...
+    names = list(map(str, frame.column_names if hasattr(frame, "column_names") else frame.columns))
 
     def rows(wanted: Sequence[str]) -> Rows:
-        return enumerate(zip(*(frame[keys[name]].to_list() for name in wanted), strict=True))
+        columns = columns_of(frame)
+        return enumerate(zip(*(values_of(columns[name]) for name in wanted), strict=True))
 
-    return Table("data frame", [*map(str, frame.columns)], rows, by_line=False)
+    return Table(FRAME, names, rows, by_line=False)
 
 
 def write_table(columns: Mapping[str, Sequence[Any]], path: Path) -> None:
