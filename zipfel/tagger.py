@@ -8,8 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
@@ -201,6 +203,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     ) -> list[list[Tag]]:
         """Return up to k tags of each point, best first, with scores in [0, 1] that are probabilities.
 
+        A point without a known word (`known` tells) gets the most frequent labels, by their share of training points.
         k, threshold, extra: as in `zipfel.tagging.Request`.
         """
         return self.tag([Request(X, k, threshold, extra or {})])[0].tags()
@@ -208,6 +211,10 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     def tag(self, requests: Sequence[Request]) -> list[Tagged]:
         """Answer several requests at once, which is faster than one after the other; the answers are the same."""
         return tagging.tag(self._fitted(), requests)
+
+    def known(self, X: Any) -> NDArray[np.bool_]:
+        """Return for each point whether it has a known word; one that has none gets the most frequent labels."""
+        return tagging.known_rows(self._fitted().rows(X))
 
     def check(self, request: Request) -> None:
         """Raise ConfigError if the model cannot answer a request."""
