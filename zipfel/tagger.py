@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,13 +17,13 @@ from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
-from zipfel import calibration, metrics, persistence, tagging
+from zipfel import calibration, fitting, metrics, persistence, tagging
 from zipfel.choice import AUTO, Choice, chosen
 from zipfel.data.dataset import Dataset, fingerprint
 from zipfel.data.given import checked_texts, dataset_of, label_matrix
 from zipfel.data.labels import LabelSpace, names_as_texts
 from zipfel.data.text import TextFeatures
-from zipfel.errors import ConfigError, DataError, did_you_mean
+from zipfel.errors import ConfigError, DataError, ZipfelWarning, did_you_mean
 from zipfel.explain import Reason, reasons
 from zipfel.fitting import Blueprint, Fitted, chosen_device, lesson_of, trained
 from zipfel.models.base import Model, Predictor, settings_of
@@ -75,7 +76,12 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, label_texts: Mapping[str, str] | None = None) -> Self:
         """Learn from texts (a list, or lists by field) or a sparse matrix, and tags: lists of names, or a matrix."""
-        return self.fit_dataset(dataset_of(X, y, label_texts))
+        dataset = dataset_of(X, y, label_texts)
+        old = self.fitted_.blueprint if self.warm_start and self.fitted_ else None
+        choice = self.choice(dataset) if old is None else (old.choice, old.settings)
+        if note := fitting.unused_label_texts(*choice, dataset):
+            warnings.warn(note, ZipfelWarning, stacklevel=2)
+        return self.fit_dataset(dataset)
 
     def fit_dataset(self, dataset: Dataset, run: Run | None = None) -> Self:
         """Learn from a data set; the stages are kept in the folder of `run`, where it has one, and resumed from it."""
@@ -106,13 +112,12 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         New tags become predictable. `drift_` says how far these points are from the known ones, as a multiple of the
         usual distance: well above 1, it is time to fit again. The first call is a `fit`.
         """
-        if self.fitted_ is None and not self.unfinished_:
-            return self.fit(X, y)
-        old = self._fitted()
-        if not old.blueprint.abilities.remembers_points:
-            raise ConfigError(f"{old.blueprint.choice.model} cannot take points without learning; "
-                              "fit with warm_start=True instead")  # fmt: skip
         dataset = dataset_of(X, y)
+        if self.fitted_ is None and not self.unfinished_:
+            fitting.check_remembers(*self.choice(dataset))  # or the next call would be refused, after all the training
+            return self.fit_dataset(dataset)
+        old = self._fitted()
+        fitting.check_remembers(old.blueprint.choice, old.blueprint.settings)
         if not dataset.train.Y.nnz:
             raise DataError("no point has a label, so there is nothing to remember")
         blueprint, model, featured = self._extended(old, dataset)
@@ -126,9 +131,11 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         featured = old.blueprint.featured(dataset, frozenset(known))
         old.check_width(featured.sizes.features)
         labels = old.labels.extended(featured)
+        old.blueprint.check_new_labels(labels.names[len(old.labels) :])
         self.fitted_, self.unfinished_ = None, True
         generator = Run(seed=self.seed).generator(f"labels {len(labels)}")
-        old.model.add_labels(len(labels) - len(old.labels), generator)
+        if old.model.has("add_labels"):
+            old.model.add_labels(len(labels) - len(old.labels), generator)
         blueprint = dataclasses.replace(old.blueprint, labels=labels.counted(dataset))
         return blueprint, old.model, labels.aligned(featured)
 
