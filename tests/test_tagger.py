@@ -4,6 +4,7 @@ import dataclasses
 import json
 import random
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from sklearn.model_selection import GridSearchCV
 
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.text import TextFeatures
-from zipfel.errors import ConfigError, DataError
+from zipfel.errors import ConfigError, DataError, ZipfelWarning
 from zipfel.fitting import chosen_device
-from zipfel.models.base import model_class, settings_of
+from zipfel.models.base import BUILT_IN, Model, model_class, settings_of
 from zipfel.tagger import Tagger
 from zipfel.tagging import Tag
 from zipfel.training.run import Run
@@ -345,6 +346,63 @@ def test_after_an_unfinished_fit_nothing_is_predicted(monkeypatch, tmp_path, war
             tagger.fit(TEXTS, TAGS)
     tagger.set_params(warm_start=False).fit(TEXTS, TAGS)
     assert torch.equal(label_rows(tagger), label_rows(made().fit(TEXTS, TAGS)))
+
+
+# --- What a model cannot do is said before it trains ------------------------------------------------------------------
+
+
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail if a model is trained."""
+    for name in BUILT_IN:
+        monkeypatch.setattr(model_class(name), "fit", lambda *_: pytest.fail("trained"))
+
+
+@pytest.mark.usefixtures("untrained")
+@pytest.mark.parametrize("options", [{"model": "glas"}, {"model": "mnn", "settings": {"decoder": "labels"}}])
+def test_a_first_partial_fit_is_refused_where_a_second_would_be(options):
+    tagger = Tagger(**options)
+    with pytest.raises(ConfigError, match=f"^{tagger.model} cannot take points without learning; fit with warm_start"):
+        tagger.partial_fit(TEXTS, TAGS)
+    with pytest.raises(NotFittedError, match="has not been fitted"):
+        tagger.predict(TEXTS)
+
+
+@pytest.mark.usefixtures("untrained")
+@pytest.mark.parametrize("model", ["glas", "mnn", "dxml"])
+def test_a_shortlist_is_refused_by_a_model_that_takes_none(model):
+    with pytest.raises(ConfigError, match=f"^{model} has no setting 'shortlist_size': it takes no shortlist; `zipfel"):
+        Tagger(model, settings={"shortlist_size": 10}).fit(TEXTS, TAGS)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("glas", "glas does not learn from label texts, and only shows them; `zipfel models` lists who reads them"),
+        ("mnn", "mnn does not learn from label texts"),
+        ("lightdxml", "lightdxml uses label texts only for labels without training points"),
+        ("decaf", None),
+    ],
+)
+def test_label_texts_that_are_not_learned_from_are_told_before_training(monkeypatch, model, message):
+    monkeypatch.setattr(model_class(model), "fit", lambda *_: stop())
+    tagger = Tagger(model, device="cpu")
+    with warnings.catch_warnings(record=True, action="always") as caught, pytest.raises(KeyboardInterrupt):
+        tagger.fit(TEXTS, TAGS, label_texts={"sea": "boats", "car": " "})
+    told = [str(warning.message) for warning in caught if warning.category is ZipfelWarning]
+    assert [line[: len(message or "")] for line in told] == ([] if message is None else [message])
+    with warnings.catch_warnings(action="error"), pytest.raises(KeyboardInterrupt):
+        Tagger(model, device="cpu").fit(TEXTS, TAGS, label_texts={"sea": ""})
+
+
+def test_a_model_without_add_labels_refuses_new_labels_and_stays_as_it_was(monkeypatch):
+    tagger = made(warm_start=True).fit(TEXTS, TAGS)
+    monkeypatch.setattr(type(tagger.model_), "add_labels", Model.add_labels)
+    tags = tagger.predict(TEXTS)
+    with pytest.raises(ConfigError, match="glas cannot take new labels, such as 'moon'; fit with warm_start=False"):
+        tagger.fit(TEXTS, [["moon"]] * len(TEXTS))
+    assert tagger.predict(TEXTS) == tags
+    assert tagger.fit(TEXTS, TAGS).classes_ == ["car", "fruit", "sea"]  # no new label
 
 
 def test_after_an_unfinished_partial_fit_no_more_points_are_taken(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,7 @@ MODELS = {
     "decaf": ("decaf", {**SMALL, "batch_size": 32}),
     "ensemble": ("decaf", {**SMALL, "batch_size": 32, "learners": 2}),
     "mnn": ("mnn", {"dimension": 16, "epochs": 2}),
+    "dxml": ("dxml", {"dimension": 16, "hidden_size": 16, "epochs": 2}),
 }
 REMOVED = "label 3"  # from every model
 
@@ -234,6 +236,86 @@ def test_check_says_whether_a_model_can_answer(tagger, texts, extra):
                 act(Request(texts, extra=extra))
 
 
+# --- Texts of which no word is known ----------------------------------------------------------------------------------
+
+UNKNOWN = ["", "  \n", "zyzzyva", "!?"]
+
+
+def by_frequency(tagger: Tagger, points: int) -> list[Tag]:
+    """Return all labels that the tagger predicts, by their share of the training points."""
+    labels = tagger.labels_
+    shares = [(np.float32(count / points), name) for name, count in zip(labels.names, labels.counts, strict=True)]
+    tags = [Tag(name, float(share)) for share, name in shares if name in labels.live]
+    return sorted(tags, key=lambda tag: -tag.score)  # stable: ties go to the lower id
+
+
+def test_a_text_without_a_known_word_gets_the_most_frequent_labels(tagger, planted, texts):
+    expected = by_frequency(tagger, len(planted.train))
+    assert 0 < expected[-1].score < expected[0].score < 0.7
+    for k in (1, 5, 1000):
+        assert tagger.predict(UNKNOWN, k) == [expected[:k]] * len(UNKNOWN)
+        mixed = tagger.predict([texts[0], *UNKNOWN, texts[1]], k)
+        assert mixed == [*tagger.predict(texts[:1], k), *[expected[:k]] * len(UNKNOWN), *tagger.predict(texts[1:2], k)]
+    least = expected[2].score
+    assert tagger.predict(UNKNOWN, threshold=least) == [[tag for tag in expected if tag.score >= least]] * len(UNKNOWN)
+    assert tagger.predict([""], threshold=[np.inf, np.inf, 0.0])[0][0] == expected[0]  # one for each bin of frequency
+    ranking = tagger.rank([texts[0], ""], 5)
+    assert [tagger.classes_[label] for label in ranking.ids[1]] == [tag.label for tag in expected[:5]]
+    assert ranking.scores[1].tolist() == [tag.score for tag in expected[:5]]
+    alone = tagger.predictor_.rank(tagger.features_.transform(texts[:1]), 6)  # REMOVED may be one of them
+    kept = [label for label in alone.ids[0] if tagger.classes_[label] != REMOVED][:5]
+    assert ranking.ids[0].tolist() == kept
+
+
+def test_a_text_without_a_known_word_is_marked(folder, tagger, texts, zipfel_command):
+    known = [*[True] * 12, False, False]
+    assert tagger.known(texts).tolist() == known
+    assert tagger.tag([Request(texts, 2)])[0].known.tolist() == known
+    lines = zipfel_command("predict", folder, *texts, "--json").out.splitlines()
+    assert [json.loads(line)["known"] for line in lines] == known
+    (answer,) = posted(folder, {"texts": texts})
+    assert answer.json()["known"] == known
+    note = "no known word; the most frequent labels are:"
+    assert note in zipfel_command("predict", folder, "zyzzyva").out
+    assert note not in zipfel_command("predict", folder, texts[0]).out
+
+
+@pytest.mark.parametrize("folder", ["glas"], indirect=True)
+def test_filtered_pairs_and_extra_labels_of_a_text_without_a_known_word(tagger, planted, extra):
+    expected = by_frequency(tagger, len(planted.train))
+    filtered = csr_array([[float(name == expected[1].label) for name in tagger.classes_], [0.0] * 60])
+    rows = tagger.tag([Request(["", "zyzzyva"], 3, filtered=filtered)])[0].tags()
+    assert rows == [[expected[0], *expected[2:4]], expected[:3]]
+    row = tagger.predict([""], 1000, extra=extra)[0]
+    assert row == [*expected, *(Tag(name, 0.0) for name in extra)]  # in training, no point had them
+
+
+def test_a_row_of_zeros_gets_the_most_frequent_labels():
+    X, tags = np.repeat(np.eye(3), 4, axis=0), [["a"], ["b", "c"], ["c"], ["c"]] * 3
+    tagger = Tagger("glas", settings=SMALL, device="cpu").fit(X, tags)
+    zeros = csr_array((np.zeros(1, dtype=np.float32), ([0], [1])), shape=(1, 3))  # one is stored
+    for nothing in (np.zeros((1, 3)), zeros):
+        assert tagger.predict(nothing) == [[Tag("c", 0.75), Tag("a", 0.25), Tag("b", 0.25)]]
+        assert tagger.known(nothing).tolist() == [False]
+
+
+@pytest.mark.parametrize("folder", ["mnn"], indirect=True)
+def test_points_learned_later_count_too(folder, planted):
+    tagger = Tagger.load(folder, device="cpu")
+    tagger.partial_fit(["zyzzyva"] * 800, [["new"]] * 800)
+    points = len(planted.train) + 800
+    assert tagger.predict([""], 60)[0] == by_frequency(tagger, points)
+    assert tagger.predict([""], 1)[0] == [Tag("new", float(np.float32(800 / points)))]
+
+
+@pytest.mark.parametrize("folder", ["glas"], indirect=True)
+def test_a_model_saved_without_its_number_of_points_uses_shares_of_all_tags(tagger):
+    labels = dataclasses.replace(tagger.labels_, points=0)
+    assert labels.frequent[1].sum() < 1 < tagger.labels_.frequent[1].sum()
+    assert np.array_equal(labels.frequent[0], tagger.labels_.frequent[0])
+
+
 def test_padding_is_no_tag():
     ranking = Ranking(np.array([[1, 0], [0, -1], [-1, -1]]), np.array([[0.5, 0.25], [0.75, -np.inf], [-np.inf] * 2]))
-    assert Tagged(ranking, ["a", "b"]).tags() == [[Tag("b", 0.5), Tag("a", 0.25)], [Tag("a", 0.75)], []]
+    tagged = Tagged(ranking, ["a", "b"], np.array([True, True, False]))
+    assert tagged.tags() == [[Tag("b", 0.5), Tag("a", 0.25)], [Tag("a", 0.75)], []]

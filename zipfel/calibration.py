@@ -256,9 +256,13 @@ class Calibration:
         scores = np.where(ranking.ids >= 0, mapped(self.curve, ranking.scores), np.float32(-np.inf))
         calibrated = Ranking(ranking.ids, scores)
         if threshold is not None:
-            least = np.asarray(threshold, dtype=np.float64)
-            calibrated = cut(calibrated, least[self.bins_of(ranking.ids)] if least.shape == (BINS,) else least)
+            calibrated = self.cut(calibrated, threshold)
         return calibrated if self.curve is None else _set_apart(calibrated)
+
+    def cut(self, ranking: Ranking, threshold: float | Sequence[float]) -> Ranking:
+        """Return a ranking without the labels below the threshold: one for all labels, or one for each bin."""
+        least = np.asarray(threshold, dtype=np.float64)
+        return cut(ranking, least[self.bins_of(ranking.ids)] if least.shape == (BINS,) else least)
 
     def bins_of(self, ids: Ids) -> Ids:
         """Return the frequency bin of each label, 0 the rarest; labels without a known bin are in bin 0."""

@@ -45,6 +45,10 @@ def check_installed(purpose: str, extra: str, *packages: str) -> None:
             raise MissingDependencyError(package, purpose, extra) from None
 
 
+class ZipfelWarning(UserWarning):
+    """Training goes on, but not all of what was given is used; the message says what is not."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a hint with the known name nearest to `name`, or with a list of known names if none is near.
 

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from zipfel import calibration, config, metrics, persistence
 from zipfel.choice import Choice
 from zipfel.data.dataset import Dataset
-from zipfel.data.labels import LabelSpace, names_as_texts
+from zipfel.data.labels import LabelSpace, have_text, names_as_texts
 from zipfel.data.points import is_matrix, matrix_of, points_of, texts_of
 from zipfel.data.splits import split_rows
 from zipfel.data.text import TextFeatures, TextSettings
@@ -69,6 +69,12 @@ class Blueprint:
             kind = "texts" if self.features is not None else "a matrix of features"
             raise DataError(f"the model was fitted on {kind}; these points are not of that kind")
         return dataset if self.features is None else self.features.apply(self.with_label_texts(dataset, known))
+
+    def check_new_labels(self, names: Sequence[str]) -> None:
+        """Check that the model can take new labels, if there are any, before it is changed."""
+        if names and not self.kind.has("add_labels"):
+            raise ConfigError(f"{self.choice.model} cannot take new labels, such as {names[0]!r}; "
+                              "fit with warm_start=False on all points")  # fmt: skip
 
     def built(self, features: int, seed: int) -> Model:
         """Return a new model."""
@@ -143,6 +149,25 @@ class Fitted:
         model = blueprint.kind.restored(**about["sizes"], settings=settings, tensors=tensors).to(device)
         curve = None if learned is None else calibration.Calibration.of_json(learned)
         return cls(blueprint, model, model.predictor(), Outcome(**about["training"]), curve)
+
+
+def unused_label_texts(choice: Choice, settings: Any, dataset: Dataset) -> str | None:
+    """Return a line that says which texts of labels a model will not learn from; None if it learns from all of them."""
+    abilities = model_class(choice.model).abilities(settings)
+    if abilities.reads_label_texts or not have_text(dataset.label_texts or {}).count(True):
+        return None
+    use = (
+        "uses label texts only for labels without training points"
+        if abilities.places_labels_by_text
+        else "does not learn from label texts, and only shows them"
+    )
+    return f"{choice.model} {use}; `zipfel models` lists who reads them"
+
+
+def check_remembers(choice: Choice, settings: Any) -> None:
+    """Check that a model can take points without learning."""
+    if not model_class(choice.model).abilities(settings).remembers_points:
+        raise ConfigError(f"{choice.model} cannot take points without learning; fit with warm_start=True instead")
 
 
 def lesson_of(model: Model, dataset: Dataset, names: Sequence[str], validation: float | None, seed: int) -> Lesson:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from zipfel import calibration, metrics, persistence, tagging
+from zipfel import calibration, fitting, metrics, persistence, tagging
 from zipfel.choice import AUTO, Choice, chosen
 from zipfel.data.dataset import Dataset, fingerprint
 from zipfel.data.given import checked_texts, dataset_of, label_matrix
 from zipfel.data.labels import names_as_texts
 from zipfel.data.points import points_of
-from zipfel.errors import ConfigError, DataError, did_you_mean
+from zipfel.errors import ConfigError, DataError, ZipfelWarning, did_you_mean
 from zipfel.estimator import Estimator, refuse
 from zipfel.explain import Reason, reasons
 from zipfel.fitting import Blueprint, Fitted, chosen_device, lesson_of, trained
@@ -77,7 +79,12 @@ class Tagger(Estimator):
         may name.  label_texts: by name, as a dict, a series or a frame.  `sample_weight` is refused.
         """
         refuse(refused)
-        return self.fit_dataset(dataset_of(self._points(X), y, label_texts, label_names, self.sep))
+        dataset = dataset_of(self._points(X), y, label_texts, label_names, self.sep)
+        old = self.fitted_.blueprint if self.warm_start and self.fitted_ else None
+        choice = self.choice(dataset) if old is None else (old.choice, old.settings)
+        if note := fitting.unused_label_texts(*choice, dataset):
+            warnings.warn(note, ZipfelWarning, stacklevel=2)
+        return self.fit_dataset(dataset)
 
     def fit_dataset(self, dataset: Dataset, run: Run | None = None) -> Self:
         """Learn from a data set; the stages are kept in the folder of `run`, where it has one, and resumed from it."""
@@ -109,13 +116,12 @@ class Tagger(Estimator):
         New tags become predictable. `drift_` says how far these points are from the known ones, as a multiple of the
         usual distance: well above 1, it is time to fit again. The first call is a `fit`.
         """
-        if self.fitted_ is None and not self.unfinished_:
-            return self.fit(X, y)
-        old = self._fitted()
-        if not old.blueprint.abilities.remembers_points:
-            raise ConfigError(f"{old.blueprint.choice.model} cannot take points without learning; "
-                              "fit with warm_start=True instead")  # fmt: skip
         dataset = dataset_of(self._points(X), y, sep=self.sep)
+        if self.fitted_ is None and not self.unfinished_:
+            fitting.check_remembers(*self.choice(dataset))  # or the next call would be refused, after all the training
+            return self.fit_dataset(dataset)
+        old = self._fitted()
+        fitting.check_remembers(old.blueprint.choice, old.blueprint.settings)
         if not dataset.train.Y.nnz:
             raise DataError("no point has a label, so there is nothing to remember")
         blueprint, model, featured = self._extended(old, dataset)
@@ -129,9 +135,11 @@ class Tagger(Estimator):
         featured = old.blueprint.featured(dataset, frozenset(known))
         old.check_width(featured.sizes.features)
         labels = old.labels.extended(featured)
+        old.blueprint.check_new_labels(labels.names[len(old.labels) :])
         self.fitted_, self.unfinished_ = None, True
         generator = Run(seed=self.seed).generator(f"labels {len(labels)}")
-        old.model.add_labels(len(labels) - len(old.labels), generator)
+        if old.model.has("add_labels"):
+            old.model.add_labels(len(labels) - len(old.labels), generator)
         blueprint = dataclasses.replace(old.blueprint, labels=labels.counted(dataset))
         return blueprint, old.model, labels.aligned(featured)
 
@@ -193,6 +201,7 @@ class Tagger(Estimator):
     ) -> Any:
         """Return up to k tags of each point, best first, with scores in [0, 1] that are probabilities.
 
+        A point without a known word (see `known`) gets the most frequent labels, by their share of training points.
         k, threshold, extra: as in `zipfel.tagging.Request`.  With output="indicator", return a sparse matrix [points,
         labels] of 0 and 1 instead; without k and threshold, it marks the labels with a probability of 0.5 and more.
         """
@@ -209,6 +218,10 @@ class Tagger(Estimator):
         """Answer several requests at once, which is faster than one after the other; the answers are the same."""
         fitted = self._fitted()
         return tagging.tag(fitted, [dataclasses.replace(request, X=self._points(request.X)) for request in requests])
+
+    def known(self, X: Any) -> NDArray[np.bool_]:
+        """Return for each point whether it has a known word; one that has none gets the most frequent labels."""
+        return tagging.known_rows(self._fitted().rows(self._points(X)))
 
     def check(self, request: Request) -> None:
         """Raise ConfigError if the model cannot answer a request."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
 from zipfel import calibration
+from zipfel.data.labels import LabelSpace
 from zipfel.errors import ConfigError, DataError
 from zipfel.fitting import Fitted
 from zipfel.types import Ranking
@@ -74,10 +75,14 @@ class Request:
 
 
 class Tagged(NamedTuple):
-    """Ranked labels with probabilities, and the names of all labels by id."""
+    """Ranked labels with probabilities, and the names of all labels by id.
+
+    known: whether a point has a known word; one that has none gets the most frequent labels, by their share in train.
+    """
 
     ranking: Ranking
     names: Sequence[str]
+    known: NDArray[np.bool_]  # [points]
 
     def tags(self) -> list[list[Tag]]:
         """Return the tags of each point, best first."""
@@ -113,29 +118,66 @@ def tag(fitted: Fitted, requests: Sequence[Request]) -> list[Tagged]:
 
 
 def rank(fitted: Fitted, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
-    """Return the best k labels of each row of X by the model's own scores, without filtered and removed labels."""
+    """Return the best k labels of each row of X by the model's own scores, without filtered and removed labels.
+
+    A row without known features tells a model nothing: it gets the most frequent labels, by their share in train.
+    """
     points, labels = X.shape[0], fitted.labels
     if filtered is not None and filtered.shape != (points, len(labels)):
         raise DataError(f"filtered pairs must be {points} × {len(labels)}; found shape {filtered.shape}")
     removed = labels.mask(points)
     if removed is not None:
         filtered = removed if filtered is None else csr_array(removed + filtered)
-    return fitted.predictor.rank(X, min(k, len(labels) - len(labels.removed)), filtered)
+    depth, known = min(k, len(labels) - len(labels.removed)), known_rows(X)
+    ranking = fitted.predictor.rank(X, depth, filtered)
+    return ranking if known.all() else _either(known, ranking, _frequent(labels, points, depth, filtered))
 
 
-def calibrated(fitted: Fitted, ranking: Ranking, threshold: float | Sequence[float] | None = None) -> Ranking:
-    """Return a ranking with probabilities for scores, without labels below a threshold."""
-    if fitted.calibration is not None:
-        return fitted.calibration.applied(ranking, threshold)
-    return ranking if threshold is None else calibration.cut(ranking, threshold)
+def known_rows(X: csr_array) -> NDArray[np.bool_]:
+    """Return for each row of X whether it has a known feature, [points]."""
+    return np.asarray(np.diff(X.indptr) > 0)
+
+
+def _frequent(labels: LabelSpace, points: int, k: int, filtered: csr_array | None) -> Ranking:
+    """Return the k most frequent labels of all points, without filtered pairs, and their shares of train."""
+    wide = k + (0 if filtered is None else int(np.diff(filtered.indptr).max(initial=0)))
+    ids, shares = labels.frequent
+    ranking = Ranking(np.tile(ids[:wide], (points, 1)), np.tile(shares[:wide], (points, 1)))
+    return ranking if filtered is None else ranking.without(filtered).top(k)
+
+
+def _either(known: NDArray[np.bool_], ranking: Ranking, other: Ranking) -> Ranking:
+    """Return the known rows of a ranking, and the other rows of another one."""
+    choose = known[:, None]
+    return Ranking(np.where(choose, ranking.ids, other.ids), np.where(choose, ranking.scores, other.scores))
+
+
+def calibrated(
+    fitted: Fitted,
+    ranking: Ranking,
+    threshold: float | Sequence[float] | None = None,
+    known: NDArray[np.bool_] | None = None,
+) -> Ranking:
+    """Return a ranking with probabilities for scores, without labels below a threshold.
+
+    known: rows that a model ranked, None for all [points]; the scores of the others are probabilities already.
+    """
+    curve = fitted.calibration
+    if curve is None:
+        return ranking if threshold is None else calibration.cut(ranking, threshold)
+    applied = curve.applied(ranking, threshold)
+    if known is None or known.all():
+        return applied
+    return _either(known, applied, ranking if threshold is None else curve.cut(ranking, threshold))
 
 
 def _finished(fitted: Fitted, request: Request, X: csr_array, ranking: Ranking) -> Tagged:
     names: Sequence[str] = fitted.labels.names
+    known = known_rows(X)
     if request.extra:
         ranking = _with_extra(fitted, ranking, X, list(request.extra.values())).top(request.depth)
         names = [*names, *request.extra]
-    return Tagged(calibrated(fitted, ranking, request.threshold), names)
+    return Tagged(calibrated(fitted, ranking, request.threshold, known), names, known)
 
 
 def _with_extra(fitted: Fitted, ranking: Ranking, X: csr_array, texts: Sequence[str]) -> Ranking:
@@ -143,7 +185,8 @@ def _with_extra(fitted: Fitted, ranking: Ranking, X: csr_array, texts: Sequence[
     assert fitted.blueprint.features is not None
     Z = fitted.blueprint.features.transform(list(texts))
     scores = fitted.model.text_scores(fitted.predictor, X, Z).cpu().numpy()
-    scores[:, np.diff(Z.indptr) == 0] = 0
+    scores[:, ~known_rows(Z)] = 0
+    scores[~known_rows(X)] = 0  # no training point has these labels
     rows, columns = np.nonzero(ranking.ids >= 0)
     extra = np.indices(scores.shape).reshape(2, -1)
     ids = np.concatenate([ranking.ids[rows, columns], len(fitted.labels) + extra[1]])

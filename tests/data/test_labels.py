@@ -15,24 +15,25 @@ from zipfel.tagger import Tagger
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 FIRST = dataset_of(["a", "b"], [["x"], ["x", "y"]], {"x": "ex", "z": "zed"})
-XYZ = LabelSpace(["x", "y", "z"], [2, 1, 0], ["ex", "", "zed"])
-WITHOUT_Y = LabelSpace(["x", "y", "z"], [2, 1, 0], ["ex", "", "zed"], removed=(1,))
+XYZ = LabelSpace(["x", "y", "z"], [2, 1, 0], ["ex", "", "zed"], points=2)
+WITHOUT_Y = LabelSpace(["x", "y", "z"], [2, 1, 0], ["ex", "", "zed"], removed=(1,), points=2)
 
 
 def test_labels_of_a_data_set():
     assert LabelSpace.of(FIRST) == XYZ
     assert len(XYZ) == 3
-    assert LabelSpace.of(dataset_of(["c"], [["y"]])) == LabelSpace(["y"], [1], None)
+    assert LabelSpace.of(dataset_of(["c"], [["y"]])) == LabelSpace(["y"], [1], None, points=1)
     nameless = Dataset(Part(csr_array([[1, 0], [1, 1]]), X=csr_array((2, 3))))
     assert names_of(nameless) == ["0", "1"]
-    assert LabelSpace.of(nameless) == LabelSpace(["0", "1"], [2, 1])
+    assert LabelSpace.of(nameless) == LabelSpace(["0", "1"], [2, 1], points=2)
 
 
 def test_counts_add_up_and_a_text_stays_until_there_is_another():
     second = dataset_of(["c"], [["y", "w"]], {"y": "why"})
     extended = XYZ.extended(second)
-    assert extended == LabelSpace(["x", "y", "z", "w"], [2, 1, 0, 0], ["ex", "", "zed", ""])
-    assert extended.counted(second) == LabelSpace(["x", "y", "z", "w"], [2, 2, 0, 1], ["ex", "why", "zed", ""])
+    assert extended == LabelSpace(["x", "y", "z", "w"], [2, 1, 0, 0], ["ex", "", "zed", ""], points=XYZ.points)
+    counts, texts = [2, 2, 0, 1], ["ex", "why", "zed", ""]
+    assert extended.counted(second) == LabelSpace(["x", "y", "z", "w"], counts, texts, points=XYZ.points + 1)
     assert XYZ.counted(dataset_of(["c"], [["x"]], {"x": ""})).texts == XYZ.texts
     plain = LabelSpace(["x"], [1])
     assert plain.extended(second).counted(second) == LabelSpace(["x", "w", "y"], [1, 1, 1], ["", "", "why"])
@@ -45,7 +46,8 @@ def test_fields_of_a_label_text_are_joined_by_newlines():
 
 
 def test_labels_known_by_their_texts_are_appended_without_points():
-    assert XYZ.described({"q": "queue"}) == LabelSpace(["x", "y", "z", "q"], [2, 1, 0, 0], ["ex", "", "zed", "queue"])
+    names, texts = ["x", "y", "z", "q"], ["ex", "", "zed", "queue"]
+    assert XYZ.described({"q": "queue"}) == LabelSpace(names, [2, 1, 0, 0], texts, points=2)
     assert LabelSpace(["x"], [1]).described({"q": "queue"}) == LabelSpace(["x", "q"], [1, 0], ["", "queue"])
     for texts in ({"q": "a", "x": "b"}, {"1": "a", 1: "b"}):
         with pytest.raises(ConfigError, match=r"there is already a label '[x1]'"):
@@ -61,7 +63,7 @@ def test_a_removed_label_keeps_its_id_and_frees_its_name():
     again = WITHOUT_Y.described({"y": "why"})
     assert again.live == {"x": 0, "z": 2, "y": 3}
     assert again.counted(dataset_of(["c"], [["y"]], {"y": "new"})) == LabelSpace(
-        ["x", "y", "z", "y"], [2, 1, 0, 1], ["ex", "", "zed", "new"], removed=(1,)
+        ["x", "y", "z", "y"], [2, 1, 0, 1], ["ex", "", "zed", "new"], removed=(1,), points=3
     )
     assert WITHOUT_Y.extended(dataset_of(["c"], [["y"]])).names == ["x", "y", "z", "y"]
 
@@ -124,10 +126,10 @@ def test_a_saved_model_keeps_counts_and_texts_and_a_later_fit_adds_to_them(tmp_p
     tagger = Tagger("mnn", settings={"dimension": 8, "epochs": 1}, text={"min_count": 1}, validation=0)
     tagger.fit(["red apple", "fast car"] * 3, [["fruit"], ["car"]] * 3, label_texts={"car": "cars"})
     tagger.partial_fit(["green pear"], [["fruit", "green"]])
-    expected = LabelSpace(["car", "fruit", "green"], [3, 4, 1], ["cars", "", ""])
+    expected = LabelSpace(["car", "fruit", "green"], [3, 4, 1], ["cars", "", ""], points=7)
     assert tagger.labels_ == expected
     tagger.save(tmp_path / "model")
     assert Tagger.load(tmp_path / "model").labels_ == expected
     document = {"names": ["car", "fruit", "green"], "counts": [3, 4, 1], "texts": ["cars", "", ""], "removed": []}
-    assert orjson.loads((tmp_path / "model" / "serve" / "labels.json").read_bytes()) == document
-    assert tagger.fit(["red apple"], [["fruit"]]).labels_ == LabelSpace(["fruit"], [1], None)
+    assert orjson.loads((tmp_path / "model" / "serve" / "labels.json").read_bytes()) == {**document, "points": 7}
+    assert tagger.fit(["red apple"], [["fruit"]]).labels_ == LabelSpace(["fruit"], [1], None, points=1)

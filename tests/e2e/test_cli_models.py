@@ -117,7 +117,7 @@ def test_models_lists_what_each_model_can_do(zipfel_command):
         "glas": "scores label texts",
         "mnn": "remembers points",
         "dxml": "remembers points",
-        "lightdxml": "scores label texts, takes shortlist",
+        "lightdxml": "scores label texts, places labels by text, takes shortlist",
         "decaf": "reads label texts, scores label texts, takes labels by text, takes shortlist",
     }.items():
         about = listed.partition(f" {model}: Settings of ")[2].partition(" (")[0]
@@ -208,3 +208,15 @@ def test_bad_settings_give_one_line(zipfel_command, planted, tmp_path, model, wo
     assert outcome.code == 2
     assert outcome.err == f"error: {message}\n"
     assert not (tmp_path / "x").exists()
+
+
+def test_label_texts_that_are_not_learned_from_are_told_before_training(zipfel_command, tmp_path, monkeypatch):
+    (tmp_path / "train.csv").write_text("text,labels\n" + "red apple,fruit\nfast car,car\n" * 8)
+    (tmp_path / "labels.csv").write_text("label,text\nfruit,apples and pears\n")
+    words = ["train", tmp_path / "train.csv", "--holdout", 0, "--set", "dimension=8", "--set", "epochs=1"]
+    described = ["--label-texts", tmp_path / "labels.csv"]
+    plain = zipfel_command(*words, "--model", "glas", "--out", tmp_path / "plain")
+    assert (plain.code, plain.err.count("label texts")) == (0, 0), plain.err
+    told = zipfel_command(*words, "--model", "glas", "--out", tmp_path / "told", *described)
+    assert told.code == 0
+    assert "warning: glas does not learn from label texts, and only shows them" in told.err

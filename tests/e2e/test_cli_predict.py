@@ -86,16 +86,17 @@ def test_a_table_has_a_row_for_each_text(zipfel_command, model, texts, tmp_path)
     assert zipfel_command("predict", model, "--input", tmp_path / "in.jsonl", "--out", out, "--k", 2).code == 0
     with out.open(newline="") as file:
         rows = list(csv.reader(file))
-    assert rows[0] == ["text", "label_1", "score_1", "label_2", "score_2"]
+    assert rows[0] == ["text", "known", "label_1", "score_1", "label_2", "score_2"]
     assert [row[0] for row in rows[1:]] == odd
+    assert [row[1] for row in rows[1:]] == ["true", "false", "false", "true"]
     for row, tags in zip(rows[1:], Tagger.load(model).predict(odd, 2), strict=True):
-        assert row[1::2] == [tag.label for tag in tags]
-        assert [float(cell) for cell in row[2::2]] == pytest.approx([tag.score for tag in tags], rel=1e-5)
+        assert row[2::2] == [tag.label for tag in tags]
+        assert [float(cell) for cell in row[3::2]] == pytest.approx([tag.score for tag in tags], rel=1e-5)
     few = tmp_path / "few.csv"
     words = ["predict", model, "--input", tmp_path / "in.jsonl", "--out", few, "--threshold", 0.5, "--k", 4]
     assert zipfel_command(*words).code == 0
     with few.open(newline="") as file:
-        cells = [row[1:] for row in csv.reader(file)][1:]
+        cells = [row[2:] for row in csv.reader(file)][1:]
     wanted = [len(tags) for tags in Tagger.load(model).predict(odd, 4, threshold=0.5)]
     assert [sum(map(bool, row)) // 2 for row in cells] == wanted
     assert {len(row) for row in cells} == {8}

@@ -845,7 +845,7 @@ def test_all_labels_are_ranked_once(kind, tagger):
     assert np.array_equal(np.sort(ranking.ids, axis=1), np.tile(np.arange(LABELS), (30, 1)))
     assert (np.diff(ranking.scores, axis=1) <= 0).all()
     nothing = tagger.rank(csr_array((1, FEATURES), dtype=np.float32), 5)
-    counts = tagger.model_.counts.numpy()
+    counts = np.array(tagger.labels_.counts)
     assert counts[nothing.ids[0]].tolist() == sorted(counts, reverse=True)[:5]  # the most frequent
 
 

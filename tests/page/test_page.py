@@ -66,6 +66,15 @@ class TestTags:
         transition = "row => getComputedStyle(row.querySelector('.fill')).transitionProperty"
         assert page.evaluate(transition, kept) == "transform"
 
+    def test_says_when_no_word_is_known(self, page, server):
+        note = page.get_by_text("The model knows no word of this text")
+        write(page, JAM)
+        set_threshold(page, 0)
+        for text in ("zyzzyva", JAM, "qqq"):
+            write(page, text)
+            expect(note).to_be_visible(visible=text != JAM)
+        assert labels(page) == list(server.tags("zyzzyva"))[:10]
+
     def test_waits_until_the_typing_rests(self, tab):
         page = tab()
         page.locator("#text").press_sequentially("my mailbox is full of spam", delay=5)

@@ -96,6 +96,7 @@ def train(
     format: data.From = None,
 ) -> None:
     """Train a model. Run the same command again to resume."""
+    from zipfel.fitting import unused_label_texts
     from zipfel.tagger import Tagger
     from zipfel.training.run import Run
 
@@ -105,6 +106,8 @@ def train(
     if model == AUTO:
         choice, _ = tagger.choice(dataset)
         say(f"model {choice.model}, preset {choice.preset} ({choice.why})")
+    if note := unused_label_texts(*tagger.choice(dataset), dataset):
+        warn(f"warning: {note}")
     shown = Shown()
     with shown.bar:
         run = Run(out / "run", preparation.seed, shown)

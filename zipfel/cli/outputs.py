@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from zipfel.data.formats.files import json_line, new_file, write_bytes
 from zipfel.errors import ConfigError
-from zipfel.types import Ranking
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from zipfel.tagging import Tagged
 
 ENDINGS = (".jsonl", ".csv", ".npz")
 BLOCK = 4096  # rows of a matrix in memory at a time
@@ -27,41 +29,40 @@ class Output:
     """A file format: its header, how a batch is encoded, and how the file is made of the encoded batches."""
 
     header: bytes
-    rows: Callable[[Sequence[str], Ranking], bytes]
+    rows: Callable[[Sequence[str], Tagged], bytes]
     finish: Callable[[Path], None] | None = None  # None: they are the file
 
 
 def output_of(out: Path, names: Sequence[str], k: int) -> Output:
     """Return the format for the ending of `out`.  names: label names.  k: maximum number of tags per text."""
     if out.suffix == ".jsonl":
-        return Output(b"", lambda texts, ranking: b"".join(map(json_line, objects(texts, ranking, names))))
+        return Output(b"", lambda texts, tagged: b"".join(map(json_line, objects(texts, tagged))))
     if out.suffix == ".csv":
         columns = [f"{name}_{rank}" for rank in range(1, k + 1) for name in ("label", "score")]
-        return Output(_csv([["text", *columns]]), lambda texts, ranking: _csv(_cells(texts, ranking, names)))
+        return Output(_csv([["text", "known", *columns]]), lambda texts, tagged: _csv(_cells(texts, tagged)))
     if out.suffix == ".npz":
         record = np.dtype([("ids", "<i4", k), ("scores", "<f4", k)])
 
-        def records(texts: Sequence[str], ranking: Ranking) -> bytes:
-            batch = np.empty(len(ranking), record)
-            batch["ids"], batch["scores"] = ranking.ids, ranking.scores
+        def records(texts: Sequence[str], tagged: Tagged) -> bytes:
+            batch = np.empty(len(texts), record)
+            batch["ids"], batch["scores"] = tagged.ranking.ids, tagged.ranking.scores
             return batch.tobytes()
 
         return Output(b"", records, lambda part: write_matrix(out, part, record, names))
     raise ConfigError(f"--out must end in {', '.join(ENDINGS)}; found {out.name!r}")
 
 
-def objects(texts: Sequence[str], ranking: Ranking, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield each text with its tags, as JSON objects."""
-    for text, ids, scores in zip(texts, ranking.ids.tolist(), ranking.scores.tolist(), strict=True):
-        tags = [{"label": names[i], "score": score} for i, score in zip(ids, scores, strict=True) if i >= 0]
-        yield {"text": text, "tags": tags}
+def objects(texts: Sequence[str], tagged: Tagged) -> Iterator[dict[str, Any]]:
+    """Yield each text with its tags, and whether it has a known word, as JSON objects."""
+    for text, tags, known in zip(texts, tagged.tags(), tagged.known.tolist(), strict=True):
+        yield {"text": text, "tags": [tag._asdict() for tag in tags], "known": known}
 
 
-def _cells(texts: Sequence[str], ranking: Ranking, names: Sequence[str]) -> Iterator[list[str]]:
-    """Yield one row per text: its tags side by side, padded with empty cells."""
-    for text, ids, scores in zip(texts, ranking.ids.tolist(), ranking.scores.tolist(), strict=True):
-        pairs = ((names[i], f"{score:.6g}") if i >= 0 else ("", "") for i, score in zip(ids, scores, strict=True))
-        yield [text, *(cell for pair in pairs for cell in pair)]
+def _cells(texts: Sequence[str], tagged: Tagged) -> Iterator[list[str]]:
+    """Yield one row per text: whether it has a known word, its tags side by side, padded with empty cells."""
+    for text, tags, known in zip(texts, tagged.tags(), tagged.known.tolist(), strict=True):
+        cells = [cell for label, score in tags for cell in (label, f"{score:.6g}")]
+        yield [text, str(known).lower(), *cells, *[""] * (2 * tagged.ranking.k - len(cells))]
 
 
 def _csv(rows: Any) -> bytes:

@@ -27,8 +27,7 @@ from zipfel.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from zipfel.tagger import Tagger
-    from zipfel.tagging import Request
-    from zipfel.types import Ranking
+    from zipfel.tagging import Request, Tagged
 
 BATCH = 1024  # texts
 CHARACTERS = 4_000_000  # per batch, so that long texts need no more memory than short ones
@@ -87,7 +86,7 @@ def predict(
         return
     source = iter(texts or []) if input is None else texts_of(input, text)
     for batch in batches(source):
-        for item in objects(batch, work.tagged(batch), work.tagger.classes_):
+        for item in objects(batch, work.tagged(batch)):
             sys.stdout.write(json_line(item).decode()) if json else _show(item)
 
 
@@ -99,9 +98,9 @@ class Work:
     seal: str  # checksum of the saved model
     wanted: Request  # which tags, of no texts yet
 
-    def tagged(self, texts: list[str]) -> Ranking:
-        """Return the ranking of texts, with probabilities as scores."""
-        return self.tagger.tag([replace(self.wanted, X=texts)])[0].ranking
+    def tagged(self, texts: list[str]) -> Tagged:
+        """Return the tags of texts."""
+        return self.tagger.tag([replace(self.wanted, X=texts)])[0]
 
     @property
     def width(self) -> int:
@@ -149,6 +148,8 @@ def _write(work: Work, source: Path, columns: str | None, out: Path, fresh: bool
 
 def _show(item: Mapping[str, Any]) -> None:
     console.print(f"[bold]{escape(shortened(item['text'], 60))}[/bold]", soft_wrap=True)
+    if not item["known"]:
+        say("  no known word; the most frequent labels are:")
     for tag in item["tags"]:
         say(f"  {tag['score']:.3f}  {tag['label']}")
 

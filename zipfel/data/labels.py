@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 from zipfel.data.cells import checked_name
 from zipfel.data.dataset import Dataset, Part, Texts
 from zipfel.errors import ConfigError, did_you_mean
+from zipfel.types import Ids, Scores
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class LabelSpace:
     counts: list[int]  # training points of each label
     texts: list[str] | None = None  # None where no label has one
     removed: tuple[int, ...] = ()  # ids that are never predicted again
+    points: int = 0  # training points; 0 where a saved model does not say
 
     @classmethod
     def of(cls, dataset: Dataset) -> LabelSpace:
@@ -58,6 +60,15 @@ class LabelSpace:
             raise ConfigError(f"unknown label {unknown!r}{did_you_mean(str(unknown), near or list(self.live)[:100])}")
         return [self.live[name] for name in wanted]
 
+    @cached_property
+    def frequent(self) -> tuple[Ids, Scores]:
+        """Ids of the labels that can be predicted, most frequent first, and their shares of the training points."""
+        counts = np.array(self.counts, dtype=np.int64)
+        shares = (counts / max(self.points or int(counts.sum()), 1)).astype(np.float32)
+        order = np.argsort(-shares, kind="stable")
+        order = order[~np.isin(order, self.removed)]
+        return order, shares[order]
+
     def mask(self, points: int) -> csr_array | None:
         """Return the removed labels as filtered pairs of each point, [points, labels]; None where there are none."""
         if not self.removed:
@@ -76,7 +87,8 @@ class LabelSpace:
     def counted(self, dataset: Dataset) -> LabelSpace:
         """Return the labels with the counts and texts of a data set.
 
-        Counts add up; a new text that is not empty replaces the old one. The fields of a text are joined by newlines.
+        Counts and points add up; a new text that is not empty replaces the old one. The fields of a text are joined by
+        newlines.
         """
         names = names_of(dataset)
         counts = dict(zip(names, dataset.label_counts.tolist(), strict=True))
@@ -85,7 +97,8 @@ class LabelSpace:
         old = self.texts or [""] * len(self)
         merged = [texts.get(name) or text for name, text in zip(self.unique_names, old, strict=True)]
         totals = [count + counts.get(name, 0) for name, count in zip(self.unique_names, self.counts, strict=True)]
-        return replace(self, counts=totals, texts=merged if texts or self.texts else None)
+        points = self.points + len(dataset.train) if self.points or not any(self.counts) else 0
+        return replace(self, counts=totals, texts=merged if texts or self.texts else None, points=points)
 
     def described(self, texts: Mapping[str, str]) -> LabelSpace:
         """Return the labels with new ones appended, which have a text and no points."""

@@ -66,6 +66,7 @@ class Abilities:
 
     reads_label_texts: bool = False  # `fit` uses `lesson.Z`
     scores_label_texts: bool = False  # `text_scores`: labels that exist only for one request
+    places_labels_by_text: bool = False  # `fit` uses `lesson.Z` for labels without training points only
     takes_labels_by_text: bool = False  # `add_label_texts`: new labels without training points
     remembers_points: bool = False  # `add_points`: new training points without learning
     takes_shortlist: bool = False  # a setting limits training and search to a shortlist of candidates
@@ -112,6 +113,11 @@ class Model(nn.Module):
     def resolved(cls, settings: Any, features: int) -> Any:
         """Return the settings with values that the number of features decides."""
         return settings
+
+    @classmethod
+    def has(cls, method: str) -> bool:
+        """Whether the model has a method that this class only declares."""
+        return getattr(cls, method) is not getattr(Model, method)
 
     # --- Learning and ranking ----------------------------------------------------------------------------------------
 
@@ -239,10 +245,14 @@ def _plugins() -> dict[str, EntryPoint]:
 
 def settings_of(model: str, preset: str = "default", changes: Mapping[str, Any] | None = None) -> Any:
     """Return the settings of a model: those of a preset, with some changes."""
-    presets = model_class(model).presets
+    kind = model_class(model)
+    presets = kind.presets
     if preset not in presets:
         raise ConfigError(f"unknown preset {preset!r}{did_you_mean(preset, presets)}")
     if not isinstance(changes or {}, Mapping):
         raise ConfigError(f"settings must be given by name; found {changes!r}")
     base = presets[preset]
+    asked = next((name for name in changes or {} if str(name).startswith("shortlist")), None)
+    if asked is not None and not kind.abilities(base).takes_shortlist:
+        raise ConfigError(f"{model} has no setting {asked!r}: it takes no shortlist; `zipfel models` lists who does")
     return config.from_mapping(type(base), {**dataclasses.asdict(base), **(changes or {})})

@@ -158,7 +158,7 @@ class LightDxml(Model):
     @classmethod
     def abilities(cls, settings: LightSettings) -> Abilities:
         """Return what LightDXML can do: a label's text counts as its only point."""
-        return Abilities(scores_label_texts=True, takes_shortlist=True)
+        return Abilities(scores_label_texts=True, places_labels_by_text=True, takes_shortlist=True)
 
     def device(self) -> torch.device:
         """Return the model's device."""

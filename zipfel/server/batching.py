@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zipfel.server.answers import busy
 from zipfel.server.catalog import Loaded, Slot
@@ -20,12 +20,19 @@ TEXTS, CHARACTERS = 128, 1 << 20  # per batch; a request is never split, so a la
 LINGER = 0.002  # seconds to wait for more requests: a batch of 8 costs hardly more than a single text
 
 
+class Answer(NamedTuple):
+    """The tags of each text, and whether it has a known word."""
+
+    tags: list[list[Tag]]
+    known: list[bool]
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """A queued request."""
 
     request: Request
-    answer: asyncio.Future[tuple[list[list[Tag]], Loaded]]
+    answer: asyncio.Future[tuple[Answer, Loaded]]
 
 
 class Batcher:
@@ -41,10 +48,10 @@ class Batcher:
         self.wake = asyncio.Event()
         self.thread = ThreadPoolExecutor(1, f"tag-{slot.id}")
 
-    async def tag(self, request: Request) -> tuple[list[list[Tag]], Loaded]:
+    async def tag(self, request: Request) -> tuple[Answer, Loaded]:
         """Return the tags of texts, and the model version that predicted them."""
         if not request.X:
-            return [], self.slot.current
+            return Answer([], []), self.slot.current
         if self.waiting + len(request.X) > self.queue:
             raise busy(f"the queue has no room: {self.waiting} texts are waiting")
         job = Job(request, asyncio.get_running_loop().create_future())
@@ -97,11 +104,12 @@ class Batcher:
                 _deliver(job, answer, loaded)
 
 
-def _deliver(job: Job, answer: list[list[Tag]], loaded: Loaded) -> None:
+def _deliver(job: Job, answer: Answer, loaded: Loaded) -> None:
     if not job.answer.done():  # the client may have disconnected
         job.answer.set_result((answer, loaded))
 
 
-def tagged(loaded: Loaded, batch: Sequence[Job]) -> list[list[list[Tag]]]:
-    """Tag the texts of all jobs in one call, and return the tags of each job."""
-    return [answer.tags() for answer in loaded.tagger.tag([job.request for job in batch])]
+def tagged(loaded: Loaded, batch: Sequence[Job]) -> list[Answer]:
+    """Tag the texts of all jobs in one call, and return the answer to each job."""
+    requests = [job.request for job in batch]
+    return [Answer(answer.tags(), answer.known.tolist()) for answer in loaded.tagger.tag(requests)]

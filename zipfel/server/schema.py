@@ -80,6 +80,9 @@ class TagAnswer(BaseModel):
     """Tags of each text, best first."""
 
     tags: list[list[ScoredLabel]]
+    known: Annotated[
+        list[bool], Field(description="Whether a text has a known word; if not, its tags are the most frequent labels.")
+    ]
     model: ModelVersion
 
 

@@ -68,10 +68,10 @@ class Service:
         request = Request(asked.texts, asked.k, asked.threshold, extra)
         try:
             slot.current.tagger.check(request)
-            tags, loaded = await self.batchers[slot.id].tag(request)
+            answer, loaded = await self.batchers[slot.id].tag(request)
         except ConfigError as problem:  # the model cannot answer this request
             raise Problem(400, str(problem)) from None
-        return {"tags": [list(map(scored, row)) for row in tags], "model": named(loaded)}
+        return {"tags": [list(map(scored, row)) for row in answer.tags], "known": answer.known, "model": named(loaded)}
 
     def _check_texts(self, texts: Sequence[str]) -> None:
         most, longest = self.settings.max_texts, self.settings.max_length

@@ -13,15 +13,16 @@ const FAINT = 0.05; // share of the strongest word's weight; weaker words are no
 export class Answer {
   #reasons = new Map(); // label → response of /explain, and ranges in the text
 
-  constructor(text, tags) {
+  constructor(text, tags, known) {
     this.text = text;
     this.tags = tags;
+    this.known = known; // whether the model knows a word of the text
   }
 
   static async of(text, signal) {
     const extra = session.invented.size ? { extra: Object.fromEntries(session.invented) } : {};
-    const { tags } = await ask("tag", { body: { texts: [text], k: ASKED, ...chosenModel(), ...extra }, signal });
-    return new Answer(text, tags[0]);
+    const { tags, known } = await ask("tag", { body: { texts: [text], k: ASKED, ...chosenModel(), ...extra }, signal });
+    return new Answer(text, tags[0], known[0]);
   }
 
   score(label) {

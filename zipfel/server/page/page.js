@@ -102,6 +102,7 @@ function show() {
   list.show(rows.map(item), threshold());
   detail.refresh();
   byId("more").textContent = answer.rest(threshold());
+  byId("unknown").hidden = answer.known;
   byId("accept-rest").disabled = rows.every(({ label }) => answer.choice(label));
   byId("invented").replaceChildren(...[...session.invented.keys()].map(inventedItem));
   mark();
@@ -157,7 +158,8 @@ function say() {
   clearTimeout(saying);
   saying = setTimeout(() => {
     const rows = answer?.shown(threshold()) ?? [];
-    byId("said").textContent = rows.length ? `${rows.length} tags. First: ${rows[0].label}.` : byId("more").textContent;
+    const unknown = answer && !answer.known ? `${byId("unknown").textContent} ` : "";
+    byId("said").textContent = unknown + (rows.length ? `${rows.length} tags. First: ${rows[0].label}.` : byId("more").textContent);
   }, 700);
 }
 
