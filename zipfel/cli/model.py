@@ -23,7 +23,7 @@ from zipfel.data.formats import TableSettings
 from zipfel.data.formats.files import write_bytes
 from zipfel.data.splits import Preparation
 from zipfel.data.text import TextSettings
-from zipfel.errors import ConfigError, DataError
+from zipfel.errors import INTERRUPTED, ConfigError, DataError
 from zipfel.evaluate import Report, metric_rows, ranked, read_predictions
 from zipfel.evaluate import evaluate as judge
 
@@ -108,17 +108,21 @@ def train(
     shown = Shown()
     with shown.bar:
         run = Run(out / "run", preparation.seed, shown)
-        run.open(tagger.run_inputs(dataset), fresh)
-        tagger.fit_dataset(dataset, run)
+        with run.opened(tagger.run_inputs(dataset), fresh):
+            tagger.fit_dataset(dataset, run)
     tagger.save(out / "model", replace=True)
     outcome, epoch = tagger.outcome_, tagger.outcome_.best_epoch + 1
     ended = "stopped early" if outcome.interrupted else "trained"
-    best = f", best on validation {outcome.best:.4f} in epoch {epoch}" if epoch else ""
+    metric = "" if outcome.metric is None else f" {outcome.metric}"
+    best = f", best{metric} on validation {outcome.best:.4f} in epoch {epoch}" if epoch else ""
     say(f"{out}: {ended} in {span(outcome.seconds)}{best}")
     if tagger.calibration_ is not None:
         about = tagger.calibration_.figures
         errors = f"{about.error_after:.1%}, uncalibrated {about.error_before:.1%}"
         say(f"scores calibrated to probabilities on {about.points:,} held-out points ({about.method}): error {errors}")
+    if outcome.interrupted:
+        warn("stopped by Ctrl-C: the model is saved as it is; run the same command to resume")
+        raise typer.Exit(INTERRUPTED)
 
 
 def _changes(words: list[str] | None, file: Path | None, model: str, preset: str, device: str) -> dict[str, Any]:
@@ -206,13 +210,23 @@ def _index_recall(tagger: Tagger, points: Part, k: int) -> dict[str, float]:
     return {} if share is None else {"index recall": round(100 * share, 3)}
 
 
-def models() -> None:
-    """List the models and their settings, with meaning and the value in each preset."""
+def models(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODEL ...]", help="Models to list; default: all.")
+    ] = None,
+) -> None:
+    """List models and their settings, with meaning and the value in each preset."""
     from zipfel.models.base import model_class, model_names
 
-    rule = "chooses a model by the size of the data, whether labels have texts, and the device; the default"
-    console.print(f"[bold]{AUTO}[/bold]: {rule}", soft_wrap=True)
-    for name in model_names():
+    for name in names or ():  # before anything is printed
+        if name != AUTO:
+            model_class(name)
+    if AUTO in (names or [AUTO]):
+        rule = "chooses a model by the size of the data, whether labels have texts, and the device; the default"
+        console.print(f"[bold]{AUTO}[/bold]: {rule}", soft_wrap=True)
+    for name in names or model_names():
+        if name == AUTO:
+            continue
         presets = model_class(name).presets
         kind, abilities = type(presets["default"]), model_class(name).abilities(presets["default"])
         console.print(f"[bold]{name}[/bold]: {escape((kind.__doc__ or '').partition(chr(10))[0])}", soft_wrap=True)

@@ -22,7 +22,7 @@ from zipfel.config import Settings, setting
 from zipfel.data.formats.files import json_line, shortened, text_lines
 from zipfel.data.formats.table import TEXT_COLUMNS, cell_text
 from zipfel.data.formats.table_files import open_table
-from zipfel.errors import ConfigError, DataError
+from zipfel.errors import INTERRUPTED, ConfigError, DataError
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from zipfel.tagger import Tagger
@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # torch takes seconds to import
 
 BATCH = 1024  # texts
 CHARACTERS = 4_000_000  # per batch, so that long texts need no more memory than short ones
-INTERRUPTED = 130  # exit code after Ctrl-C
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,6 @@ def _write(work: Work, source: Path, columns: str | None, out: Path, fresh: bool
                 show(file.rows)
             file.finish(output.finish)
         except KeyboardInterrupt:
-            file.keep()
             warn(f"stopped after {file.rows:,} texts; run the same command to resume")
             raise typer.Exit(INTERRUPTED) from None
     say(f"{out}: {file.rows:,} texts tagged")

@@ -47,12 +47,18 @@ class Shown(progress.Progress):
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Print an entry of the run's log."""
-        if "resumed_at_epoch" in values:
+        if "note" in values:
+            warn(f"note: {values['note']}")
+        elif "resumed_at_epoch" in values:
             position = f"epoch {values['resumed_at_epoch'] + 1}, step {values['step'] + 1}"
             warn(f"{values['stage']}: resuming at {position}")
         elif "epoch" in values:
-            numbers = {k: v for k, v in values.items() if k not in ("stage", "epoch", "seconds") and v is not None}
-            metrics = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
+            validation = f"validation {values.get('metric', '')}".rstrip()
+            metrics = ", ".join(
+                f"{validation if name == 'validation' else name} {value:.4f}"
+                for name, value in values.items()
+                if name not in ("stage", "epoch", "seconds", "metric") and value is not None
+            )
             warn(f"{values['stage']}, epoch {values['epoch']}: {metrics}; {span(values['seconds'])}")
 
 

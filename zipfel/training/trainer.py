@@ -37,6 +37,7 @@ class Schedule:
     half: bool = False  # bfloat16 products on a CPU too; a GPU always uses them
     turn_every: int = 1  # epochs between turns
     checkpoint_seconds: float = 60
+    asked: int | None = None  # epochs in the settings; `epochs` are more where they made fewer steps than min_steps
 
     def rate_at(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 0."""
@@ -44,6 +45,18 @@ class Schedule:
             return self.learning_rate / 2 if self.halve and 2 * step >= steps else self.learning_rate
         done, rising = (step + 1) / (steps + 1), self.warmup
         return self.learning_rate * (done / rising if done < rising else (1 - done) / (1 - rising))
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How a stage is validated: a measure on held-out points, larger is better, and its name."""
+
+    metric: str
+    measure: Callable[[], float]
+
+    def __call__(self) -> float:
+        """Return the measure now."""
+        return self.measure()
 
 
 @dataclass
@@ -66,6 +79,7 @@ class Outcome:
     epochs: int  # finished ones
     seconds: float
     interrupted: bool = False
+    metric: str | None = None  # what `best` measures
 
 
 def train(
@@ -90,6 +104,8 @@ def train(
         run.forget(f"{stage}.checkpoint")  # left over if the run was killed just before removing it
         return Outcome(**done[1])
     training = _Training(run, stage, module, points, objective, schedule, validate, turn)
+    if schedule.asked is not None and schedule.epochs > schedule.asked:
+        run.note(f"{schedule.epochs} epochs instead of {schedule.asked}, to reach min_steps; lower it for fewer")
     resumed = training.resume()
     try:
         training.start(resumed)
@@ -108,6 +124,7 @@ class _Training:
     ) -> None:  # fmt: skip
         self.run, self.stage, self.module, self.points = run, stage, module, points
         self.objective, self.schedule, self.validate = objective, schedule, validate
+        self.metric = validate.metric if isinstance(validate, Validation) else None
         self.turn: Turn = turn or (lambda epochs, resumed: None)
         kinds: dict[str, type[Adam | Sgd]] = {"adam": Adam, "sgd": Sgd}
         self.optimizer: Optimiser = kinds[schedule.optimizer](module, schedule.learning_rate)
@@ -197,7 +214,8 @@ class _Training:
                 self.best_weights = {name: value.clone() for name, value in self.module.state_dict().items()}
         self.run.observer.did("validation")
         seconds = round(self.position.seconds, 2)
-        self.run.log(stage=self.stage, epoch=epoch + 1, seconds=seconds, validation=score, **self._losses())
+        named = {} if self.metric is None else {"metric": self.metric}
+        self.run.log(stage=self.stage, epoch=epoch + 1, seconds=seconds, validation=score, **named, **self._losses())
 
     def checkpoint(self) -> None:
         """Keep everything needed to resume from here."""
@@ -230,7 +248,8 @@ class _Training:
         self.run.observer.ended()
         self._clear_gradients()
         position = self.position
-        outcome = Outcome(position.best, position.best_epoch, position.epoch, position.seconds, interrupted)
+        outcome = Outcome(position.best, position.best_epoch, position.epoch, position.seconds, interrupted,
+                          self.metric)  # fmt: skip
         if not interrupted:
             self.run.keep(self.stage, self.module.state_dict(), vars(outcome))
             self.run.forget(f"{self.stage}.checkpoint")

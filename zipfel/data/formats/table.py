@@ -22,7 +22,7 @@ from zipfel.data.formats import folder as common
 from zipfel.data.formats.files import find, listed
 from zipfel.data.formats.table_files import ENDINGS, Table, is_frame, open_frame, open_table, write_table
 from zipfel.data.labels import names_of
-from zipfel.errors import ConfigError, DataError
+from zipfel.errors import ConfigError, DataError, quoted
 
 PARTS = {"train": ("train",), "test": ("test",), "validation": ("validation", "val", "dev")}
 TEXT_COLUMNS = ("title", "text", "content", "body", "abstract", "description")
@@ -92,18 +92,19 @@ def read_tables(tables: dict[str, Table], settings: TableSettings) -> Dataset:
         notes += repeated
     if label_texts and missing:
         notes += [f"{missing} labels are not in the table of label texts"]
-    notes += _separator_hint(names, settings.sep)
+    notes += _separator_hint(names, settings.sep, tables["train"].setting("sep"))
     texts = {name: column + [""] * missing for name, column in label_texts.items()} or None
     stem = tables["train"].file.partition(".")[0]
     return Dataset(**parts, name=stem, label_names=names, label_texts=texts, notes=tuple(notes))
 
 
-def _separator_hint(names: list[str], sep: str | None) -> list[str]:
+def _separator_hint(names: list[str], sep: str | None, setting: str) -> list[str]:
     """Return a note if no separator was set but most cells look like several labels."""
     for mark in ";|," if sep is None else "":
         suspects = [name for name in names if mark in name]
         if len(suspects) > len(names) / 2:
-            return [f"most labels contain {mark!r}, as in {suspects[0]!r:.60}; to split them there, set it with --sep"]
+            example = f"most labels contain {mark!r}, as in {quoted(suspects[0])}"
+            return [f"{example}; to split them there, set it with {setting}"]
     return []
 
 
@@ -112,10 +113,10 @@ def _chosen_columns(table: Table, settings: TableSettings) -> tuple[tuple[str, .
     label = settings.labels or next((name for name in LABEL_COLUMNS if name in table.columns), None)
     columns = listed(table.columns)
     if label is None:
-        raise table.error(f"no label column found; set it with --labels (columns: {columns})")
+        raise table.error(f"no label column found; set it with {table.setting('labels')} (columns: {columns})")
     text = settings.text or tuple(name for name in TEXT_COLUMNS if name in table.columns)
     if not text:
-        raise table.error(f"no text column found; set it with --text (columns: {columns})")
+        raise table.error(f"no text column found; set it with {table.setting('text')} (columns: {columns})")
     table.check((*text, label))
     return text, label
 
@@ -133,7 +134,7 @@ def _gather(
         except ValueError as error:
             raise table.error(str(error), number) from None
         if uid and (first := documents.uids.setdefault(words[-1], number)) != number:
-            raise table.error(f"uid {words[-1]!r:.60} is already in {table.row_unit} {first}", number)
+            raise table.error(f"uid {quoted(words[-1])} is already in {table.row_unit} {first}", number)
         for name, word in zip(text, words, strict=False):
             documents.texts[name].append(word)
         documents.counts.append(len(names))
@@ -212,7 +213,7 @@ def read_label_texts(settings: TableSettings) -> tuple[list[str], dict[str, list
         if not name.strip():
             raise table.error("the name of the label is empty", number)
         if names.setdefault(name.strip(), number) != number:
-            raise table.error(f"label {name!r:.60} is repeated", number)
+            raise table.error(f"label {quoted(name)} is repeated", number)
         rows.append(others)
     return list(names), {field: [row[i] for row in rows] for i, field in enumerate(table.columns[1:])}
 
@@ -227,7 +228,7 @@ def write(ending: str, dataset: Dataset, folder: Path, suffix: str) -> None:
     common.require_unique(names, "label name")
     for name in names:
         if not name or name != name.strip():  # cells are stripped when read, and an empty one is no label
-            raise DataError(f"label name {name!r:.60} is empty or has outer blanks, which a table does not keep")
+            raise DataError(f"label name {quoted(name)} is empty or has outer blanks, which a table does not keep")
     texts, key = dataset.label_texts or {}, "label"
     while key in texts:
         key += "_"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 from zipfel.data.formats.files import json_line, listed, new_file, reason, text_lines
 from zipfel.data.formats.lf import objects
-from zipfel.errors import DataError, check_installed
+from zipfel.errors import DataError, check_installed, nearest, quoted
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
 _LONGEST_CELL = 2**31 - 1  # many texts exceed the csv module's own limit of 131,072 characters
@@ -35,7 +34,7 @@ class Table:
         """Check that the names of columns are unique."""
         for name, count in Counter(self.columns).most_common(1):
             if count > 1:
-                raise self.error(f"{count} columns are called {name!r:.60}; rename them")
+                raise self.error(f"{count} columns are called {quoted(name)}; rename them")
 
     @property
     def file(self) -> str:
@@ -47,6 +46,10 @@ class Table:
         """What the number of a row counts: lines or rows."""
         return "line" if self.by_line else "row"
 
+    def setting(self, name: str) -> str:
+        """Return how a user writes a setting of the table: an option, or for a data frame an argument."""
+        return f"--{name}" if isinstance(self.path, Path) else f"{name}="
+
     def error(self, problem: str, number: int | None = None) -> DataError:
         """Return an error about a line or row; without a number, about the columns (line 1 of a file)."""
         if self.by_line:
@@ -57,9 +60,9 @@ class Table:
         """Raise DataError if the table lacks one of these columns."""
         for name in columns:
             if name not in self.columns:
-                nearest = difflib.get_close_matches(name, self.columns, n=1)
-                hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-                raise self.error(f"no column {name!r:.60}{hint} (columns: {listed(self.columns)})")
+                near = nearest(name, self.columns)
+                hint = f"; did you mean {near!r}?" if near else ""
+                raise self.error(f"no column {quoted(name)}{hint} (columns: {listed(self.columns)})")
 
 
 def open_table(path: Path, encoding: str = "utf-8") -> Table:
@@ -121,7 +124,7 @@ def _open_jsonl(path: Path) -> Table:
         for number, item in objects(path):
             for name in wanted:
                 if name not in item:
-                    raise DataError(f"no key {name!r:.60} (keys: {listed(item)})", path, number)
+                    raise DataError(f"no key {quoted(name)} (keys: {listed(item)})", path, number)
             yield number, [item[name] for name in wanted]
 
     return Table(path, list(next(objects(path))[1]), rows)
