@@ -222,10 +222,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
         by_frequency: three thresholds, for rare, medium and frequent labels.
         """
-        curve = self._fitted().calibration
-        if curve is None:
-            raise ConfigError("the model has too few held-out points to choose a threshold; give one, or hold out more")
-        return curve.threshold(precision, by_frequency)
+        return tagging.choose_threshold(self._fitted(), precision, by_frequency)
 
     def explain(self, text: str, label: str) -> list[Reason]:
         """Return what each known term of a text adds to the score of a label, largest first."""

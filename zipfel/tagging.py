@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
-from zipfel import calibration
+from zipfel import calibration, persistence
+from zipfel.data.labels import LabelSpace
 from zipfel.errors import ConfigError, DataError
-from zipfel.fitting import Fitted
+from zipfel.fitting import Fitted, chosen_device
 from zipfel.types import Ranking
 
 
@@ -76,6 +78,47 @@ class Tagged(NamedTuple):
             [Tag(self.names[label], score) for label, score in zip(*row, strict=True) if label >= 0]
             for row in zip(self.ranking.ids.tolist(), self.ranking.scores.tolist(), strict=True)
         ]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A saved model that answers requests as `Tagger` does, without scikit-learn, which takes a second to import."""
+
+    fitted_: Fitted
+
+    @classmethod
+    def load(cls, path: Path, device: str = "auto") -> Loaded:
+        """Read a saved model."""
+        saved = persistence.load(persistence.located(path))
+        return cls(Fitted.restored(saved, path, chosen_device(device)))
+
+    @property
+    def classes_(self) -> list[str]:
+        """Names of labels by id, removed ones included."""
+        return self.labels_.names
+
+    @property
+    def labels_(self) -> LabelSpace:
+        """Names, texts and counts of labels."""
+        return self.fitted_.labels
+
+    def tag(self, requests: Sequence[Request]) -> list[Tagged]:
+        """Answer several requests at once."""
+        return tag(self.fitted_, requests)
+
+    def choose_threshold(self, precision: float | None = None, by_frequency: bool = False) -> float | tuple[float, ...]:
+        """Return the threshold as `choose_threshold` does."""
+        return choose_threshold(self.fitted_, precision, by_frequency)
+
+
+def choose_threshold(fitted: Fitted, precision: float | None, by_frequency: bool) -> float | tuple[float, ...]:
+    """Return the lowest threshold with this precision on held-out points; None: that with the best micro-F1.
+
+    by_frequency: three thresholds, for rare, medium and frequent labels.
+    """
+    if fitted.calibration is None:
+        raise ConfigError("the model has too few held-out points to choose a threshold; give one, or hold out more")
+    return fitted.calibration.threshold(precision, by_frequency)
 
 
 def tag(fitted: Fitted, requests: Sequence[Request]) -> list[Tagged]:

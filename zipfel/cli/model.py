@@ -15,7 +15,7 @@ from rich.markup import escape
 from zipfel import config
 from zipfel.choice import AUTO
 from zipfel.cli import data
-from zipfel.cli.options import with_options
+from zipfel.cli.options import Model, with_options
 from zipfel.cli.progress import Shown, span
 from zipfel.cli.show import bar, console, print_table, say, warn
 from zipfel.data.dataset import Dataset, Part, Propensity
@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # torch takes seconds to import
 
 LONGEST = 1000  # ranking to evaluate: memory grows with points × k
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.", show_default=False)]
 Name = Annotated[str, typer.Option(help="Model to train; `zipfel models` lists them. auto chooses by the data.")]
 Preset = Annotated[str, typer.Option(help="Settings to start from: paper, default or fast.")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Setting to change, as key=value; repeatable.")]
@@ -211,9 +210,7 @@ def _index_recall(tagger: Tagger, points: Part, k: int) -> dict[str, float]:
 
 
 def models(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODEL ...]", help="Models to list; default: all.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="MODEL", help="Models to list; default: all.")] = None,
 ) -> None:
     """List models and their settings, with meaning and the value in each preset."""
     from zipfel.models.base import model_class, model_names

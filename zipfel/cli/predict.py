@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from zipfel.cli.model import Model
-from zipfel.cli.options import with_options
+from zipfel.cli.options import Model, with_options
 from zipfel.cli.outputs import objects, output_of
 from zipfel.cli.progress import counted
 from zipfel.cli.show import console, say, warn
@@ -25,8 +24,7 @@ from zipfel.data.formats.table_files import open_table
 from zipfel.errors import INTERRUPTED, ConfigError, DataError
 
 if TYPE_CHECKING:  # torch takes seconds to import
-    from zipfel.tagger import Tagger
-    from zipfel.tagging import Request
+    from zipfel.tagging import Loaded, Request
     from zipfel.types import Ranking
 
 BATCH = 1024  # texts
@@ -51,7 +49,7 @@ class Threshold(Settings):
         if self.by_frequency and self.precision is None and not self.best_f1:
             raise ConfigError("--by-frequency needs --precision or --best-f1")
 
-    def of(self, tagger: Tagger) -> Any:
+    def of(self, tagger: Loaded) -> Any:
         """Return the threshold for a model, or one per frequency bin; None keeps all tags."""
         if self.precision is None and not self.best_f1:
             return self.threshold
@@ -93,7 +91,7 @@ def predict(
 class Work:
     """A model, and how to choose its tags."""
 
-    tagger: Tagger
+    tagger: Loaded
     seal: str  # checksum of the saved model
     wanted: Request  # which tags, of no texts yet
 
@@ -109,12 +107,11 @@ class Work:
 
 def _work(model: Path, wanted: Threshold, k: int | None) -> Work:
     from zipfel import persistence
-    from zipfel.tagger import Tagger
-    from zipfel.tagging import Request
+    from zipfel.tagging import Loaded, Request
 
     if k is not None and k < 1:  # before the model is loaded
         raise ConfigError(f"k must be at least 1; found {k}")
-    tagger = Tagger.load(model)
+    tagger = Loaded.load(model)
     seal = persistence.read_about(persistence.located(model))["sha256"]
     return Work(tagger, seal, Request([], k, wanted.of(tagger)))
 
