@@ -23,6 +23,7 @@ from zipfel.data.text import TextFeatures
 from zipfel.errors import ConfigError, DataError, did_you_mean
 from zipfel.explain import Reason, reasons
 from zipfel.fitting import Blueprint, Fitted, chosen_device, lesson_of, trained
+from zipfel.label_report import LabelReport
 from zipfel.models.base import Model, Predictor, settings_of
 from zipfel.tagging import Request, Tag, Tagged
 from zipfel.training.run import Run
@@ -223,6 +224,12 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         by_frequency: three thresholds, for rare, medium and frequent labels.
         """
         return tagging.choose_threshold(self._fitted(), precision, by_frequency)
+
+    def per_label(
+        self, X: Any, y: Any, threshold: float | Sequence[float] | None = None, filtered: csr_array | None = None
+    ) -> LabelReport:
+        """Return precision, recall, F1 and support of each label, at a threshold (as in `zipfel.tagging.per_label`)."""
+        return tagging.per_label(self._fitted(), X, label_matrix(y, self.labels_.unique_names), threshold, filtered)
 
     def explain(self, text: str, label: str) -> list[Reason]:
         """Return what each known term of a text adds to the score of a label, largest first."""

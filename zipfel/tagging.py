@@ -15,6 +15,7 @@ from zipfel import calibration, persistence
 from zipfel.data.labels import LabelSpace
 from zipfel.errors import ConfigError, DataError
 from zipfel.fitting import Fitted, chosen_device
+from zipfel.label_report import LabelReport
 from zipfel.types import Ranking
 
 
@@ -119,6 +120,30 @@ def choose_threshold(fitted: Fitted, precision: float | None, by_frequency: bool
     if fitted.calibration is None:
         raise ConfigError("the model has too few held-out points to choose a threshold; give one, or hold out more")
     return fitted.calibration.threshold(precision, by_frequency)
+
+
+def per_label(fitted: Fitted, X: Any, truth: csr_array, threshold: float | Sequence[float] | None = None,
+              filtered: csr_array | None = None) -> LabelReport:  # fmt: skip
+    """Tag points and compare the tags with the truth [points, labels], label by label.
+
+    threshold: as in `Request`; None is that with the best micro-F1 on held-out points, or 0.5 without any.
+    """
+    least = usual_threshold(fitted) if threshold is None else threshold
+    ranking = tag(fitted, [Request(X, calibration.DEPTH, least, filtered=filtered)])[0].ranking
+    return report_of(fitted, ranking, truth, least)
+
+
+def usual_threshold(fitted: Fitted) -> float | Sequence[float]:
+    """Return the threshold with the best micro-F1 on held-out points; 0.5 if they were too few."""
+    return 0.5 if fitted.calibration is None else choose_threshold(fitted, None, False)
+
+
+def report_of(fitted: Fitted, ranking: Ranking, truth: csr_array, least: float | Sequence[float]) -> LabelReport:
+    """Return a report of labels from a ranking without labels below the threshold."""
+    by_bin, labels = np.asarray(least, dtype=np.float64), np.arange(len(fitted.labels))
+    several = by_bin.ndim > 0 and fitted.calibration is not None
+    thresholds = by_bin[fitted.calibration.bins_of(labels)] if several and fitted.calibration else by_bin
+    return LabelReport.of(ranking, truth, fitted.labels.names, thresholds)
 
 
 def tag(fitted: Fitted, requests: Sequence[Request]) -> list[Tagged]:

@@ -16,6 +16,7 @@ from zipfel import config
 from zipfel.choice import AUTO
 from zipfel.cli import data
 from zipfel.cli.options import Model, with_options
+from zipfel.cli.predict import Threshold
 from zipfel.cli.progress import Shown, span
 from zipfel.cli.show import bar, console, print_table, say, warn
 from zipfel.data.dataset import Dataset, Part, Propensity
@@ -26,6 +27,7 @@ from zipfel.data.text import TextSettings
 from zipfel.errors import INTERRUPTED, ConfigError, DataError
 from zipfel.evaluate import Report, metric_rows, ranked, read_predictions
 from zipfel.evaluate import evaluate as judge
+from zipfel.label_report import LabelReport
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from zipfel.tagger import Tagger
@@ -148,6 +150,7 @@ def evaluate(
     paths: Annotated[list[Path], typer.Argument(metavar="[MODEL] DATA", help="Model and data set, or data set only.")],
     columns: TableSettings,
     preparation: Preparation,
+    tags: Threshold,
     predictions: Annotated[
         Path | None, typer.Option(help="Evaluate scores, not a model: scipy npz, or lines of 'label:score …'.")
     ] = None,
@@ -155,11 +158,17 @@ def evaluate(
     k: Annotated[str, typer.Option(help="Ranking lengths to evaluate at.")] = "1,3,5",
     a: Annotated[float | None, typer.Option("--A", help="Propensity constant; default: the data set's.")] = None,
     b: Annotated[float | None, typer.Option("--B", help="Propensity constant; default: the data set's.")] = None,
+    per_label: Annotated[
+        Path | None, typer.Option(help="Also write precision, recall, F1, support and threshold of each label: CSV.")
+    ] = None,
     json: Json = None,
     format: data.From = None,
 ) -> None:
     """Evaluate a model or predictions: P, nDCG, PSP, PSnDCG, R, coverage; by label frequency and on the tail."""
     ks, model = _lengths(k), _model_of(paths, predictions)
+    at_threshold = per_label is not None or tags != Threshold()
+    if at_threshold and predictions is not None:
+        raise ConfigError("--per-label and thresholds need a model, not --predictions")
     dataset = data.load(paths[-1], format, columns, preparation)
     given = Propensity(dataset.propensity.A if a is None else a, dataset.propensity.B if b is None else b)
     points, start = data.part_of(dataset, part), time.perf_counter()
@@ -173,9 +182,18 @@ def evaluate(
     seconds = time.perf_counter() - start
     report = judge(ranking, dataset, part, ks, given)
     recall = {} if model is None else _index_recall(tagger, points, ks[-1])
+    labels = None
+    if at_threshold:
+        inputs = _inputs(tagger, points), points.Y, tags.of(tagger), points.filtered
+        labels = tagger.per_label(*inputs)
+    averages = {} if labels is None else labels.averages()
     if json is not None:
-        _write_json(json, report.as_json() | {"seconds": round(seconds, 3)} | recall)
+        _write_json(json, report.as_json() | {"seconds": round(seconds, 3)} | recall | averages)
+    if labels is not None and per_label is not None:
+        labels.write(per_label)
     show_report(report, ks)
+    if labels is not None:
+        show_averages(labels)
     for share in recall.values():
         say(f"the index finds {share:.2f} % of what an exact search finds")
 
@@ -253,6 +271,13 @@ def _lengths(text: str) -> list[int]:
     if ks[-1] > LONGEST:
         raise ConfigError(f"k must be at most {LONGEST}; found {ks[-1]}")
     return ks
+
+
+def show_averages(labels: LabelReport) -> None:
+    """Print micro and macro averages at a threshold, in percent."""
+    averages, least = labels.averages(), sorted({f"{value:.3g}" for value in labels.thresholds})
+    rows = [[kind, *(f"{averages[kind + name]:.2f}" for name in ("P", "R", "F1"))] for kind in ("micro", "macro")]
+    print_table(f"\nTags with a score of at least {' or '.join(least)}", rows, ("", "P", "R", "F1"))
 
 
 def show_report(report: Report, ks: list[int]) -> None:

@@ -24,6 +24,7 @@ from zipfel.data.formats.table_files import open_table
 from zipfel.errors import INTERRUPTED, ConfigError, DataError
 
 if TYPE_CHECKING:  # torch takes seconds to import
+    from zipfel.tagger import Tagger
     from zipfel.tagging import Loaded, Request
     from zipfel.types import Ranking
 
@@ -49,7 +50,7 @@ class Threshold(Settings):
         if self.by_frequency and self.precision is None and not self.best_f1:
             raise ConfigError("--by-frequency needs --precision or --best-f1")
 
-    def of(self, tagger: Loaded) -> Any:
+    def of(self, tagger: Loaded | Tagger) -> Any:
         """Return the threshold for a model, or one per frequency bin; None keeps all tags."""
         if self.precision is None and not self.best_f1:
             return self.threshold
