@@ -46,7 +46,7 @@ FLOORS = [
     {"tagger"},
     {"tagging"},
     {"fitting"},
-    {"evaluate", "label_report", "explain", "persistence", "choice"},
+    {"evaluate", "label_report", "display", "explain", "persistence", "choice"},
     {"models"},
     {"training", "negatives"},
     {"nn", "index", "labelspace", "data", "metrics", "calibration"},

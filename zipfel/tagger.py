@@ -42,6 +42,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     decide what is open, such as when to stop; None is the model's own share.  warm_start: a further `fit` continues
     from the current weights, with the settings they were made with; new labels are added.  calibration: how held-out
     points turn scores into probabilities: "isotonic", "platt", "none", or "auto", the better of the first two.
+    verbose: 1 shows the progress of `fit` on standard error; the `logging` module gets it in any case ("zipfel", INFO).
 
     >>> tagger = Tagger("glas", settings={"epochs": 20, "dimension": 16}, text={"min_count": 1}, validation=0)
     >>> texts, tags = ["red apple", "green pear", "fast car", "slow car"], [["fruit"], ["fruit"], ["car"], ["car"]]
@@ -65,10 +66,11 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         device: str = "auto",
         seed: int = 0,
         calibration: calibration.Method = "auto",
+        verbose: int = 0,
     ) -> None:
         self.model, self.preset, self.settings, self.text = model, preset, settings, text
         self.validation, self.warm_start, self.device, self.seed = validation, warm_start, device, seed
-        self.calibration = calibration
+        self.calibration, self.verbose = calibration, verbose
 
     # --- Learning -----------------------------------------------------------------------------------------------------
 
@@ -78,6 +80,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def fit_dataset(self, dataset: Dataset, run: Run | None = None) -> Self:
         """Learn from a data set; the stages are kept in the folder of `run`, where it has one, and resumed from it."""
+        if run is None and self.verbose:
+            return self._shown_fit(dataset)
         device, run = chosen_device(self.device), run or Run(seed=self.seed)
         _check_method(self.calibration)
         if not dataset.train.Y.nnz:
@@ -97,6 +101,14 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         model.to(device)
         lesson = lesson_of(model, featured, blueprint.labels.names, self.validation, self.seed)
         self.fitted_, self.unfinished_ = trained(blueprint, model, lesson, run, self.calibration, old), False
+        return self
+
+    def _shown_fit(self, dataset: Dataset) -> Self:
+        from zipfel.display import Shown
+
+        with Shown() as shown:
+            self.fit_dataset(dataset, Run(seed=self.seed, progress=shown))
+        shown.say(f"{self.chosen_.model}, preset {self.chosen_.preset} ({self.chosen_.why}): {self.outcome_}")
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -257,7 +269,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def saved(self) -> persistence.Saved:
         """Return what a saved model holds."""
-        return self._fitted().saved(self.get_params() | {"warm_start": False})
+        return self._fitted().saved(self.get_params() | {"warm_start": False, "verbose": 0})
 
     @classmethod
     def load(cls, path: Path | str, device: str = "auto") -> Self:

@@ -112,11 +112,8 @@ def train(
         with run.opened(tagger.run_inputs(dataset), fresh):
             tagger.fit_dataset(dataset, run)
     tagger.save(out / "model", replace=True)
-    outcome, epoch = tagger.outcome_, tagger.outcome_.best_epoch + 1
-    ended = "stopped early" if outcome.interrupted else "trained"
-    metric = "" if outcome.metric is None else f" {outcome.metric}"
-    best = f", best{metric} on validation {outcome.best:.4f} in epoch {epoch}" if epoch else ""
-    say(f"{out}: {ended} in {span(outcome.seconds)}{best}")
+    outcome = tagger.outcome_
+    say(f"{out}: {outcome}")
     if tagger.calibration_ is not None:
         about = tagger.calibration_.figures
         errors = f"{about.error_after:.1%}, uncalibrated {about.error_before:.1%}"

@@ -5,6 +5,7 @@ Every random draw derives from (seed, stage, epoch, step): a resumed run draws w
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import zlib
@@ -22,9 +23,10 @@ from torch import Tensor
 
 from zipfel.data.formats.files import lock, new_file, write_bytes
 from zipfel.errors import ConfigError, DataError
-from zipfel.training.progress import Growth, Observer, Progress
+from zipfel.training.progress import Growth, Observer, Progress, line_of
 
 State = dict[str, Tensor]
+LOGGER = logging.getLogger("zipfel")  # INFO: a line for each epoch, with the values of the log in `record.zipfel`
 
 
 class Run:
@@ -129,6 +131,9 @@ class Run:
     def log(self, **values: Any) -> None:
         """Add a line to the log of the run."""
         self.progress.log(values)
+        line = line_of(values)
+        if line is not None:
+            LOGGER.info(line, extra={"zipfel": dict(values)})
         if self.folder is not None:
             with (self.folder / "log.jsonl").open("ab", buffering=0) as out:  # the whole line at once
                 out.write(orjson.dumps(values) + b"\n")

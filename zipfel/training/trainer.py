@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from zipfel.nn.optim import Adam, Optimiser, Sgd
 from zipfel.training.machine import keep_freed_memory
-from zipfel.training.progress import Moment, StageLength
+from zipfel.training.progress import Moment, StageLength, span
 from zipfel.training.run import Run, State, part_of, with_prefix
 
 Rows = NDArray[np.int64]
@@ -80,6 +80,16 @@ class Outcome:
     seconds: float
     interrupted: bool = False
     metric: str | None = None  # what `best` measures
+
+    def __str__(self) -> str:
+        """Return the outcome in words."""
+        metric = "" if self.metric is None else f" {self.metric}"
+        best = (
+            f", best{metric} on validation {self.best:.4f} in epoch {self.best_epoch + 1}"
+            if self.best_epoch >= 0
+            else ""
+        )
+        return f"{'stopped early' if self.interrupted else 'trained'} in {span(self.seconds)}{best}"
 
 
 def train(
