@@ -73,6 +73,15 @@ def test_validation_has_the_name_of_its_metric(zipfel_command, planted, tmp_path
     assert "best P@1 on validation 0." in outcome.out
 
 
+def test_a_file_that_cannot_be_written_is_no_internal_error(zipfel_command, monkeypatch, model):
+    def refused(*_: object) -> int:
+        raise PermissionError(13, "Permission denied", "results.jsonl")
+
+    monkeypatch.setattr("zipfel.persistence.verify", refused)
+    outcome = zipfel_command("verify", model)
+    assert (outcome.code, outcome.err) == (2, "error: results.jsonl: Permission denied\n")
+
+
 # --- A command that failed --------------------------------------------------------------------------------------------
 
 

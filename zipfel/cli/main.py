@@ -96,6 +96,9 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("ZIPFEL_TRACEBACK"):
             traceback.print_exc()
+        if isinstance(error, OSError) and error.filename is not None:  # such as a file that may not be written
+            warn(f"error: {error.filename}: {error.strerror}")
+            sys.exit(2)
         warn(f"internal error in zipfel: {type(error).__name__}: {error}")
         warn("(please report it; ZIPFEL_TRACEBACK=1 prints the stack trace)")
         sys.exit(1)
