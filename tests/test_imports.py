@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import re
 import statistics
 import subprocess
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import zipfel
+from zipfel.cli.main import COMMANDS, GROUPS, summary
 from zipfel.models.base import BUILT_IN
 
 PACKAGE = Path(zipfel.__file__).parent
@@ -43,7 +46,7 @@ FLOORS = [
     {"tagger"},
     {"tagging", "estimator"},
     {"fitting"},
-    {"evaluate", "explain", "persistence", "choice"},
+    {"evaluate", "label_report", "display", "explain", "persistence", "choice"},
     {"models"},
     {"training", "negatives"},
     {"nn", "index", "labelspace", "data", "metrics", "calibration"},
@@ -80,6 +83,35 @@ def test_importing_zipfel_is_fast():
 )
 def test_data_metrics_and_command_line_do_without_torch(code):
     assert loaded_by(code) & {"torch", "faiss", "gensim", "sklearn", "pandas", "polars", "pyarrow"} == set()
+
+
+def modules_after(*words: str) -> set[str]:
+    """Return the modules that are loaded when a command of `zipfel` has ended."""
+    code = f"import sys; from zipfel.cli.main import main; sys.argv = ['zipfel', *{words!r}]\n"
+    code += "try: main()\nexcept SystemExit: pass\nprint('modules:', *sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(run.stdout.partition("modules:")[2].split())
+
+
+def test_help_imports_no_command():
+    loaded = modules_after("--help")
+    assert loaded & {"numpy", "scipy", "torch", *set(COMMANDS.values())} == set()
+
+
+def test_predict_does_without_scikit_learn():
+    loaded = modules_after("predict", str(Path(__file__).parent / "fixtures" / "format-2" / "glas"), "text")
+    assert "zipfel.tagging" in loaded
+    assert (
+        loaded & {"sklearn", "pandas", "scipy.stats", "faiss", "gensim", "zipfel.cli.model", "zipfel.tagger"} == set()
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_the_docstrings_of_commands(name):
+    module = importlib.import_module(COMMANDS[name])
+    owner = module if name in GROUPS else getattr(module, name)
+    assert summary(COMMANDS[name], name) == inspect.getdoc(owner)
+    assert inspect.getdoc(owner)
 
 
 def test_every_public_name_resolves():

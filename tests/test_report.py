@@ -120,6 +120,18 @@ def test_the_page_has_the_figures_of_evaluate(tagger):
     assert '<p class="lead">preset default with dimension 16 · 80 test points, 20 labels</p>' in content
 
 
+def test_the_page_has_the_figures_of_each_label(tagger):
+    data = dataset()
+    result = findings(tagger, data)
+    content = page(result, data, ABOUT)
+    expected = tagger.per_label(data.test.texts, data.test.Y)
+    assert result.labels.thresholds.tolist() == expected.thresholds.tolist()
+    assert result.labels.support.tolist() == expected.support.tolist()
+    assert "<h2>Labels at a threshold</h2>" in content
+    for row in result.labels.rows(2):
+        assert "<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" in content
+
+
 def test_the_page_names_the_chosen_preset_and_the_changed_settings():
     """With an automatic choice, the tagger's own preset is not the one that was trained."""
     data = dataset()

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from scipy.special import expit, logit
 
-from zipfel.errors import ConfigError
+from zipfel.errors import ConfigError, quoted
 from zipfel.types import Ids, Ranking, stored
 
 Method = Literal["auto", "isotonic", "platt", "none"]
@@ -314,7 +314,7 @@ def cut(ranking: Ranking, threshold: float | Sequence[float] | Floats) -> Rankin
     least = np.asarray(threshold, dtype=np.float64)
     if least.shape not in ((), ranking.ids.shape) or np.isnan(least).any():
         raise ConfigError(
-            f"threshold must be a number, or {BINS} of them, rarest labels first; found {threshold!r:.60}"
+            f"threshold must be a number, or {BINS} of them, rarest labels first; found {quoted(threshold)}"
         )
     kept = (ranking.ids >= 0) & (ranking.scores >= least)
     order = np.argsort(~kept, axis=1, kind="stable")  # removed labels go to the end

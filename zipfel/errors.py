@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 MOST = 30  # names listed in a message
+INTERRUPTED = 130  # exit code after Ctrl-C
 
 
 class ZipfelError(Exception):
@@ -49,16 +50,41 @@ class ZipfelWarning(UserWarning):
     """Training goes on, but not all of what was given is used; the message says what is not."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def quoted(value: object, most: int = 60) -> str:
+    """Return a value in quotes, as Python writes it; a text of more than `most` characters is cut off within them.
+
+    >>> quoted("apples and pears", 7)
+    "'apples…'"
+    """
+    if isinstance(value, str):
+        return repr(value if len(value) <= most else value[: most - 1] + "…")
+    written = repr(value)
+    return written if len(written) <= most else written[: most - 1] + "…"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name nearest to `name`, ignoring case; None if none is near.
+
+    >>> nearest("Imprt", ["export", "import"])
+    'import'
+    """
+    folded = {other.casefold(): other for other in known}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1)
+    return folded[near[0]] if near else None
+
+
+def did_you_mean(name: str, known: Iterable[str], compared: Iterable[str] | None = None) -> str:
     """Return a hint with the known name nearest to `name`, or with a list of known names if none is near.
 
-    >>> did_you_mean("lables", ["labels", "text"])
+    compared: the known names to look for a near one in, where all of them are too many; default: all.
+
+    >>> did_you_mean("Lables", ["labels", "text"])
     "; did you mean 'labels'?"
     >>> did_you_mean("zzz", ["labels", "text"])
     '; known are labels, text'
     """
     known = list(known)
-    nearest = difflib.get_close_matches(name, known, n=1)
-    if nearest:
-        return f"; did you mean {nearest[0]!r}?"
+    near = nearest(name, known if compared is None else compared)
+    if near is not None:
+        return f"; did you mean {near!r}?"
     return f"; known are {', '.join(known[:MOST])}{', …' if len(known) > MOST else ''}" if known else ""

@@ -22,6 +22,7 @@ from zipfel.errors import ConfigError, DataError, ZipfelWarning, did_you_mean
 from zipfel.estimator import Estimator, refuse
 from zipfel.explain import Reason, reasons
 from zipfel.fitting import Blueprint, Fitted, chosen_device, lesson_of, trained
+from zipfel.label_report import LabelReport
 from zipfel.models.base import Model, settings_of
 from zipfel.tagging import Request, Tag, Tagged
 from zipfel.training.run import Run
@@ -39,7 +40,8 @@ class Tagger(Estimator):
     points turn scores into probabilities: "isotonic", "platt", "none", or "auto", the better of the first two.
     text_columns: the text columns of data frames; None takes those that the command line takes (title, text, ...).
     sep: the separator of labels in strings.  output: what `predict` returns: "tags", or "indicator", a sparse matrix of
-    0 and 1, which the metrics of scikit-learn need.
+    0 and 1, which the metrics of scikit-learn need.  verbose: 1 shows the progress of `fit` on standard error; the
+    `logging` module gets it in any case ("zipfel", INFO).
 
     >>> tagger = Tagger("glas", settings={"epochs": 20, "dimension": 16}, text={"min_count": 1}, validation=0)
     >>> texts, tags = ["red apple", "green pear", "fast car", "slow car"], [["fruit"], ["fruit"], ["car"], ["car"]]
@@ -64,10 +66,12 @@ class Tagger(Estimator):
         text_columns: Sequence[str] | None = None,
         sep: str | None = None,
         output: Literal["tags", "indicator"] = "tags",
+        verbose: int = 0,
     ) -> None:
         self.model, self.preset, self.settings, self.text = model, preset, settings, text
         self.validation, self.warm_start, self.device, self.seed = validation, warm_start, device, seed
         self.calibration, self.text_columns, self.sep, self.output = calibration, text_columns, sep, output
+        self.verbose = verbose
 
     # --- Learning -----------------------------------------------------------------------------------------------------
 
@@ -88,6 +92,8 @@ class Tagger(Estimator):
 
     def fit_dataset(self, dataset: Dataset, run: Run | None = None) -> Self:
         """Learn from a data set; the stages are kept in the folder of `run`, where it has one, and resumed from it."""
+        if run is None and self.verbose:
+            return self._shown_fit(dataset)
         device, run = chosen_device(self.device), run or Run(seed=self.seed)
         _check_one_of("calibration", self.calibration, calibration.METHODS)
         _check_one_of("output", self.output, tagging.OUTPUTS)
@@ -108,6 +114,14 @@ class Tagger(Estimator):
         model.to(device)
         lesson = lesson_of(model, featured, blueprint.labels.names, self.validation, self.seed)
         self.fitted_, self.unfinished_ = trained(blueprint, model, lesson, run, self.calibration, old), False
+        return self
+
+    def _shown_fit(self, dataset: Dataset) -> Self:
+        from zipfel.display import Shown
+
+        with Shown() as shown:
+            self.fit_dataset(dataset, Run(seed=self.seed, progress=shown))
+        shown.say(f"{self.chosen_.model}, preset {self.chosen_.preset} ({self.chosen_.why}): {self.outcome_}")
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -236,10 +250,13 @@ class Tagger(Estimator):
 
         by_frequency: three thresholds, for rare, medium and frequent labels.
         """
-        curve = self._fitted().calibration
-        if curve is None:
-            raise ConfigError("the model has too few held-out points to choose a threshold; give one, or hold out more")
-        return curve.threshold(precision, by_frequency)
+        return tagging.choose_threshold(self._fitted(), precision, by_frequency)
+
+    def per_label(
+        self, X: Any, y: Any, threshold: float | Sequence[float] | None = None, filtered: csr_array | None = None
+    ) -> LabelReport:
+        """Return precision, recall, F1 and support of each label, at a threshold (as in `zipfel.tagging.per_label`)."""
+        return tagging.per_label(self._fitted(), X, label_matrix(y, self.labels_.unique_names), threshold, filtered)
 
     def explain(self, text: str, label: str) -> list[Reason]:
         """Return what each known term of a text adds to the score of a label, largest first."""
@@ -270,7 +287,7 @@ class Tagger(Estimator):
 
     def saved(self) -> persistence.Saved:
         """Return what a saved model holds."""
-        return self._fitted().saved(self.get_params(deep=False) | {"warm_start": False})
+        return self._fitted().saved(self.get_params(deep=False) | {"warm_start": False, "verbose": 0})
 
     @classmethod
     def load(cls, path: Path | str, device: str = "auto") -> Self:

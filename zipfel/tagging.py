@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +15,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
-from zipfel import calibration
+from zipfel import calibration, persistence
 from zipfel.data.labels import LabelSpace
 from zipfel.errors import ConfigError, DataError
-from zipfel.fitting import Fitted
+from zipfel.fitting import Fitted, chosen_device
+from zipfel.label_report import LabelReport
 from zipfel.types import Ranking
 
 OUTPUTS = ("tags", "indicator")
@@ -96,6 +98,71 @@ class Tagged(NamedTuple):
         scores = self.ranking.as_scores(len(self.names))
         ones = np.ones(len(scores.data), dtype=np.int8)
         return csr_array((ones, scores.indices, scores.indptr), shape=scores.shape)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A saved model that answers requests as `Tagger` does, without scikit-learn, which takes a second to import."""
+
+    fitted_: Fitted
+
+    @classmethod
+    def load(cls, path: Path, device: str = "auto") -> Loaded:
+        """Read a saved model."""
+        saved = persistence.load(persistence.located(path))
+        return cls(Fitted.restored(saved, path, chosen_device(device)))
+
+    @property
+    def classes_(self) -> list[str]:
+        """Names of labels by id, removed ones included."""
+        return self.labels_.names
+
+    @property
+    def labels_(self) -> LabelSpace:
+        """Names, texts and counts of labels."""
+        return self.fitted_.labels
+
+    def tag(self, requests: Sequence[Request]) -> list[Tagged]:
+        """Answer several requests at once."""
+        return tag(self.fitted_, requests)
+
+    def choose_threshold(self, precision: float | None = None, by_frequency: bool = False) -> float | tuple[float, ...]:
+        """Return the threshold as `choose_threshold` does."""
+        return choose_threshold(self.fitted_, precision, by_frequency)
+
+
+def choose_threshold(fitted: Fitted, precision: float | None, by_frequency: bool) -> float | tuple[float, ...]:
+    """Return the lowest threshold with this precision on held-out points; None: that with the best micro-F1.
+
+    by_frequency: three thresholds, for rare, medium and frequent labels.
+    """
+    if fitted.calibration is None:
+        raise ConfigError("the model has too few held-out points to choose a threshold; give one, or hold out more")
+    return fitted.calibration.threshold(precision, by_frequency)
+
+
+def per_label(fitted: Fitted, X: Any, truth: csr_array, threshold: float | Sequence[float] | None = None,
+              filtered: csr_array | None = None) -> LabelReport:  # fmt: skip
+    """Tag points and compare the tags with the truth [points, labels], label by label.
+
+    threshold: as in `Request`; None is that with the best micro-F1 on held-out points, or 0.5 without any.
+    """
+    least = usual_threshold(fitted) if threshold is None else threshold
+    ranking = tag(fitted, [Request(X, calibration.DEPTH, least, filtered=filtered)])[0].ranking
+    return report_of(fitted, ranking, truth, least)
+
+
+def usual_threshold(fitted: Fitted) -> float | Sequence[float]:
+    """Return the threshold with the best micro-F1 on held-out points; 0.5 if they were too few."""
+    return 0.5 if fitted.calibration is None else choose_threshold(fitted, None, False)
+
+
+def report_of(fitted: Fitted, ranking: Ranking, truth: csr_array, least: float | Sequence[float]) -> LabelReport:
+    """Return a report of labels from a ranking without labels below the threshold."""
+    by_bin, labels = np.asarray(least, dtype=np.float64), np.arange(len(fitted.labels))
+    several = by_bin.ndim > 0 and fitted.calibration is not None
+    thresholds = by_bin[fitted.calibration.bins_of(labels)] if several and fitted.calibration else by_bin
+    return LabelReport.of(ranking, truth, fitted.labels.names, thresholds)
 
 
 def tag(fitted: Fitted, requests: Sequence[Request]) -> list[Tagged]:

@@ -1,4 +1,6 @@
-"""Make an environment for each peer: `python benchmarks/peers/install.py [--into .peers] [PEER ...]`.
+"""Make the environments of peers: `python benchmarks/peers/install.py [--into .peers] [PEER ...]`.
+
+A PEER is a peer of `zipfel bench --peers`, or an environment; some peers, such as knn and sklearn, share one.
 
 requirements/PEER.txt lists the packages of a peer with exact versions; those in PEER.no-deps.txt are installed without
 their dependencies. A peer that cannot be installed is reported here, and by `zipfel bench`.
@@ -10,11 +12,19 @@ import argparse
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
 PEERS = sorted(path.stem for path in REQUIREMENTS.glob("*.txt") if not path.stem.endswith(".no-deps"))
+RECIPES = Path(__file__).parent.parent / "recipes" / "peers"
 FAILED = "failed.txt"  # in place of the environment: why it could not be made
+
+
+def environments() -> dict[str, str]:
+    """Return the environment of each peer by the peer's name, and each environment by its own."""
+    recipes = {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(RECIPES.glob("*.toml"))}
+    return {**{name: recipe["environment"] for name, recipe in recipes.items()}, **dict(zip(PEERS, PEERS, strict=True))}
 
 
 def commands(peer: str, folder: Path) -> list[list[str]]:
@@ -43,15 +53,16 @@ def installed(peer: str, into: Path) -> bool:
 
 
 def main() -> int:
+    known = environments()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("peers", nargs="*", metavar="PEER", help=f"one of {', '.join(PEERS)}; default: all")
+    parser.add_argument("peers", nargs="*", metavar="PEER", help=f"one of {', '.join(known)}; default: all")
     parser.add_argument("--into", type=Path, default=Path(".peers"), help="folder of the environments")
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.peers) - set(PEERS))
+    unknown = sorted(set(arguments.peers) - set(known))
     if unknown:
-        parser.error(f"unknown peer {unknown[0]!r}; there are {', '.join(PEERS)}")
+        parser.error(f"unknown peer {unknown[0]!r}; there are {', '.join(known)}")
     failed = []
-    for peer in arguments.peers or PEERS:
+    for peer in dict.fromkeys(known[peer] for peer in arguments.peers or PEERS):
         good = installed(peer, arguments.into)
         sys.stdout.write(f"{peer}: {'installed' if good else f'failed, see {arguments.into / peer / FAILED}'}\n")
         sys.stdout.flush()

@@ -163,3 +163,9 @@ def test_growth_tells_exponents_and_what_did_not_end():
     assert "| m | labels | 100 to 10,000 | 1.00 (1.00) |  | 0.50 (0.50) | 0.00 (0.00) |" in told
     assert "- m, 1,000,000 labels: time-out" in told
     assert "m, e = 1.00" in growth.plot([late, *sizes])
+
+
+def test_a_peer_that_was_installed_later_is_not_called_missing_beside_its_figures():
+    mixed = [*(line("a", seed=seed, status="not installed") for seed in range(3)), line("a", **{"P@1": 10.0})]
+    assert "not installed" not in markdown(mixed)
+    assert "| a: not installed |" in markdown(mixed[:-1])

@@ -102,4 +102,13 @@ def test_what_cannot_be_installed_is_written_down(tmp_path, monkeypatch):
     assert (tmp_path / "pecos" / "failed.txt").read_text() == "no\n"
     run = subprocess.run([sys.executable, install.__file__, "pecoss"], capture_output=True, text=True, check=False)
     assert run.returncode == 2
-    assert "unknown peer 'pecoss'; there are floret" in run.stderr
+    assert "unknown peer 'pecoss'; there are cosine, fasttext, " in run.stderr
+
+
+def test_a_peer_is_installed_by_its_name_or_by_that_of_its_environment(tmp_path, monkeypatch, capsys):
+    made = []
+    monkeypatch.setattr(install, "installed", lambda peer, into: made.append(peer) or True)
+    monkeypatch.setattr(sys, "argv", ["install.py", "knn", "sklearn", "omikuji-bonsai", "--into", str(tmp_path)])
+    assert install.main() == 0
+    assert made == ["sklearn", "omikuji"]
+    assert capsys.readouterr().out == "sklearn: installed\nomikuji: installed\n"

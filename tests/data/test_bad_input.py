@@ -269,7 +269,7 @@ LF_CASES = [
         (point().encode("utf-16"), ":1: broken JSON: ..."),
         (point(uid=None), ":1: expected a 'uid' that is text or a number, found None"),
         (point(uid=True), ":1: expected a 'uid' that is text or a number, found True"),
-        (point(uid=[0] * 99), f":1: expected a 'uid' that is text or a number, found {str([0] * 99)[:60]}"),
+        (point(uid=[0] * 99), f":1: expected a 'uid' that is text or a number, found {str([0] * 99)[:59]}…"),
         ('{"uid": 1, "\\n": ""}', ":1: expected 'title' or 'content', found uid, \\n"),
         (point(title=["x"]), ":1: 'title' must be text, found list"),
         (point(target_ind=None), ":1: expected a list 'target_ind', found None"),

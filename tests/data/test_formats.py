@@ -1024,3 +1024,11 @@ def test_formats_are_told_from_files_too(tmp_path):
     assert format_of(tmp_path / "a_train.txt") == "repository"
     with pytest.raises(DataError, match="unknown format 'cvs'; did you mean 'csv'"):
         zipfel.write(texts_dataset(), tmp_path / "out", "cvs")
+
+
+def test_a_long_example_in_a_note_is_shortened_within_its_quotes(tmp_path):
+    dataset = zipfel.read(csv_of(tmp_path, f"text,labels\nx,{'a;' * 50}\n"))
+    assert "as in 'a;a;" in dataset.notes[0]
+    assert "…'; to split them there, set it with --sep" in dataset.notes[0]
+    note = zipfel.read(pandas.DataFrame({"text": ["x"], "labels": ["a;b"]})).notes[0]
+    assert note == "most labels contain ';', as in 'a;b'; to split them there, set it with sep="

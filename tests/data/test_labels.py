@@ -133,3 +133,12 @@ def test_a_saved_model_keeps_counts_and_texts_and_a_later_fit_adds_to_them(tmp_p
     document = {"names": ["car", "fruit", "green"], "counts": [3, 4, 1], "texts": ["cars", "", ""], "removed": []}
     assert orjson.loads((tmp_path / "model" / "serve" / "labels.json").read_bytes()) == {**document, "points": 7}
     assert tagger.fit(["red apple"], [["fruit"]]).labels_ == LabelSpace(["fruit"], [1], None, points=1)
+
+
+def test_of_many_labels_those_with_the_same_first_letter_are_compared_in_any_case(monkeypatch):
+    monkeypatch.setattr("zipfel.data.labels.COMPARED", 2)
+    space = LabelSpace(["import", "export", "Impart"], [1, 1, 1])
+    with pytest.raises(ConfigError, match=r"unknown label 'Import'; did you mean 'import'\?"):
+        space.ids(["Import"])
+    with pytest.raises(ConfigError, match="unknown label 'xport'; known are import, export, Impart"):
+        space.ids(["xport"])

@@ -81,3 +81,12 @@ def test_without_a_checkout_it_is_told_so(zipfel_command, tmp_path, monkeypatch)
     outcome = zipfel_command("bench", tmp_path, "--out", tmp_path / "out")
     assert outcome.code == 2
     assert "bench needs a checkout of zipfel" in outcome.err
+
+
+def test_results_that_cannot_be_written_are_refused_in_one_line(zipfel_command, tmp_path):
+    zipfel.write(make(Synthetic(points=60, labels=5, texts=True)), tmp_path / "data", "lf")
+    (tmp_path / "file").write_text("")
+    words = ["bench", tmp_path / "data", "--models", "glas", "--peers", "none", "--out", tmp_path / "file" / "out"]
+    outcome = zipfel_command(*words)
+    assert outcome.code == 2
+    assert outcome.err == f"error: {tmp_path / 'file' / 'out'}: cannot be written: Not a directory\n"

@@ -337,6 +337,8 @@ def test_a_second_process_is_refused(zipfel_command, begun, tmp_path):
 def test_the_header_of_a_table_is_written_once(tmp_path):
     for round in range(3):
         with unfinished.unfinished(tmp_path / "out.csv", {"k": 1}) as file:
-            assert file.bytes == (0 if round == 0 else 6 + 2 * (round - 1))
-            file.write(b"a,b\r\n\n", 0) if not file.bytes else file.write(b"1\n", 1)
-    assert (tmp_path / "out.csv.part").read_bytes() == b"a,b\r\n\n1\n1\n"
+            assert file.bytes == (0 if round == 0 else 6 + 2 * round)
+            if not file.bytes:
+                file.write(b"a,b\r\n\n", 0)
+            file.write(b"1\n", 1)
+    assert (tmp_path / "out.csv.part").read_bytes() == b"a,b\r\n\n1\n1\n1\n"

@@ -71,7 +71,11 @@ class Contestant:
         if self.python.exists():
             return None
         log = self.python.parent.parent / FAILED
-        return log.read_text().strip()[-400:] if log.exists() else "it has no environment; run install.py"
+        return (
+            log.read_text().strip()[-400:]
+            if log.exists()
+            else f"it has no environment; run benchmarks/peers/install.py {self.name}"
+        )
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -23,7 +23,7 @@ from zipfel.bench.contestants import Contestant
 from zipfel.bench.features import Stage, loaded, stage
 from zipfel.bench.results import CRASHED, NOT_APPLICABLE, NOT_INSTALLED, OK, TIMED_OUT, Line
 from zipfel.config import Settings, setting
-from zipfel.errors import ZipfelError
+from zipfel.errors import DataError, ZipfelError
 from zipfel.types import Ranking
 
 FIGURES = [f"{name}@{k}" for name in ("P", "nDCG", "PSP", "coverage") for k in (1, 3, 5)]
@@ -73,7 +73,7 @@ class Race:
 
     def run(self, paths: Sequence[Path]) -> None:
         """Run all data sets, one after the other."""
-        self.out.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
         shutil.rmtree(self.work, ignore_errors=True)  # of a killed run
         self.total = len(paths) * sum(len(validated(one, "")) + self.rules.seeds for one in self.contestants)
         try:
@@ -81,6 +81,15 @@ class Race:
                 self._data_set(path)
         finally:
             shutil.rmtree(self.work, ignore_errors=True)
+
+    def _make_folder(self) -> None:
+        """Make the folder of results, or say why it cannot be written: before the first contestant runs."""
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(dir=self.out):  # a folder may exist and be read-only
+                pass
+        except OSError as error:
+            raise DataError(f"cannot be written: {error.strerror or error}", self.out) from None
 
     def _data_set(self, path: Path) -> None:
         dataset = loaded(path)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from zipfel.bench.results import OK, Line, latest
+from zipfel.bench.results import NOT_INSTALLED, OK, Line, latest
 
 ACCURACIES = ("P@1", "P@3", "P@5", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "coverage@5")
 COSTS = {  # measurement to column heading
@@ -88,7 +88,7 @@ def _row(lines: Sequence[Line]) -> Row:
         len(good),
         {name: statistics.mean(values) for name, values in figures.items()},
         {name: statistics.stdev(values) for name, values in figures.items() if len(values) > 1},
-        tuple(line for line in lines if line["status"] != OK),
+        tuple(line for line in lines if line["status"] not in (OK, *([NOT_INSTALLED] if good else []))),
         _bins(good),
     )
 

@@ -1,4 +1,4 @@
-"""`zipfel data`: inspect, convert, split and get data sets."""
+"""Inspect, convert, split and get data sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zipfel.data.splits import Preparation, hold_out, prepared, shared_points
 from zipfel.data.text import TextSettings, Tfidf, featurized
 from zipfel.errors import ConfigError
 
-app = typer.Typer(help="Inspect, convert, split and get data sets.", no_args_is_help=True)
+app = typer.Typer(help=__doc__, no_args_is_help=True)
 
 Source = Annotated[Path, typer.Argument(metavar="DATA", help="Data set: a folder or a file.", show_default=False)]
 Target = Annotated[Path, typer.Argument(metavar="TARGET", help="Folder to write; must not exist.", show_default=False)]

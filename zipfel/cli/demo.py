@@ -9,10 +9,11 @@ import typer
 
 from zipfel.cli.model import show_report
 from zipfel.cli.progress import Shown, span
-from zipfel.cli.show import console, say
+from zipfel.cli.show import console, say, warn
 from zipfel.data import registry
 from zipfel.data.dataset import Dataset
 from zipfel.data.formats import read, write
+from zipfel.errors import INTERRUPTED
 from zipfel.evaluate import evaluate
 
 MODEL, PRESET, SETTINGS = "decaf", "fast", dict[str, Any]()
@@ -38,6 +39,9 @@ def demo(folder: Folder = Path("zipfel-demo")) -> None:
     with shown.bar:
         tagger.fit_dataset(dataset, Run(folder / "run", progress=shown))
     tagger.save(folder / "model", replace=True)
+    if tagger.outcome_.interrupted:
+        warn("stopped by Ctrl-C: the model is saved as it is; run the same command to resume")
+        raise typer.Exit(INTERRUPTED)
     say(f"trained in {span(tagger.outcome_.seconds)}\n")
     assert dataset.test is not None
     show_report(evaluate(tagger.rank(dataset.test.texts), dataset), [1, 3, 5])

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from zipfel.cli.model import Model
+from zipfel.cli.options import Model
 from zipfel.cli.show import bar, console, print_table
 from zipfel.data.formats.files import json_line
 

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import sys
 import traceback
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from zipfel import __version__
-from zipfel.cli import data, model
-from zipfel.cli.bench import bench
-from zipfel.cli.demo import demo
-from zipfel.cli.explain import explain
-from zipfel.cli.predict import predict
-from zipfel.cli.report import report
-from zipfel.cli.serve import serve
 from zipfel.cli.show import say, warn
-from zipfel.errors import ZipfelError
+from zipfel.errors import INTERRUPTED, ZipfelError
 
-app = typer.Typer(
-    help="Tag text with labels from a set of hundreds to millions, most of them rare.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(data.app, name="data")
+COMMANDS = {  # command to its module, in which it has the same name; `data` is a group: the `app` of its module
+    "demo": "zipfel.cli.demo",
+    "plan": "zipfel.cli.model",
+    "train": "zipfel.cli.model",
+    "evaluate": "zipfel.cli.model",
+    "predict": "zipfel.cli.predict",
+    "explain": "zipfel.cli.explain",
+    "report": "zipfel.cli.report",
+    "models": "zipfel.cli.model",
+    "verify": "zipfel.cli.model",
+    "serve": "zipfel.cli.serve",
+    "bench": "zipfel.cli.bench",
+    "data": "zipfel.cli.data",
+}
+GROUPS = ("data",)
 
 
 def _version(wanted: bool) -> None:
@@ -40,22 +44,46 @@ def _version(wanted: bool) -> None:
 Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")]
 
 
-@app.callback()
 def root(version: Version = False) -> None:
     """Tag text with labels from a set of hundreds to millions, most of them rare."""
 
 
-COMMANDS = (demo, model.plan, model.train, model.evaluate, predict, explain, report, model.models, model.verify, serve,
-            bench)  # fmt: skip
-for command in COMMANDS:
-    app.command()(command)
+def app_for(wanted: str | None) -> typer.Typer:
+    """Return the command line; only the wanted command is imported, the others are there for help and suggestions."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(root)
+    for name, module in COMMANDS.items():
+        if name != wanted:
+            app.command(name, help=summary(module, name))(lambda: None)
+        elif name in GROUPS:
+            app.add_typer(import_module(module).app, name=name)
+        else:
+            app.command(name)(getattr(import_module(module), name))
+    return app
+
+
+def summary(module: str, name: str) -> str:
+    """Return the docstring of a command, or of a group's module, without importing it."""
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    tree = ast.parse(Path(spec.origin).read_bytes())
+    own = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    return ast.get_docstring(tree if name in GROUPS else own[0]) or ""
 
 
 def main() -> None:
     """Run the command line. Errors in the input print one line and exit with code 2."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs `finally` blocks: no half-written files
     try:
-        app()
+        app_for(next((word for word in sys.argv[1:] if not word.startswith("-")), None))()
+    except KeyboardInterrupt:  # while a command is imported; typer handles the rest
+        sys.exit(INTERRUPTED)
     except ZipfelError as error:
         warn(f"error: {error}")
         sys.exit(2)
@@ -68,6 +96,9 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("ZIPFEL_TRACEBACK"):
             traceback.print_exc()
+        if isinstance(error, OSError) and error.filename is not None:  # such as a file that may not be written
+            warn(f"error: {error.filename}: {error.strerror}")
+            sys.exit(2)
         warn(f"internal error in zipfel: {type(error).__name__}: {error}")
         warn("(please report it; ZIPFEL_TRACEBACK=1 prints the stack trace)")
         sys.exit(1)

@@ -15,7 +15,8 @@ from rich.markup import escape
 from zipfel import config
 from zipfel.choice import AUTO
 from zipfel.cli import data
-from zipfel.cli.options import with_options
+from zipfel.cli.options import Model, with_options
+from zipfel.cli.predict import Threshold
 from zipfel.cli.progress import Shown, span
 from zipfel.cli.show import bar, console, print_table, say, warn
 from zipfel.data.dataset import Dataset, Part, Propensity
@@ -23,16 +24,16 @@ from zipfel.data.formats import TableSettings
 from zipfel.data.formats.files import write_bytes
 from zipfel.data.splits import Preparation
 from zipfel.data.text import TextSettings
-from zipfel.errors import ConfigError, DataError
+from zipfel.errors import INTERRUPTED, ConfigError, DataError
 from zipfel.evaluate import Report, metric_rows, ranked, read_predictions
 from zipfel.evaluate import evaluate as judge
+from zipfel.label_report import LabelReport
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from zipfel.tagger import Tagger
 
 LONGEST = 1000  # ranking to evaluate: memory grows with points × k
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.", show_default=False)]
 Name = Annotated[str, typer.Option(help="Model to train; `zipfel models` lists them. auto chooses by the data.")]
 Preset = Annotated[str, typer.Option(help="Settings to start from: paper, default or fast.")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Setting to change, as key=value; repeatable.")]
@@ -111,17 +112,18 @@ def train(
     shown = Shown()
     with shown.bar:
         run = Run(out / "run", preparation.seed, shown)
-        run.open(tagger.run_inputs(dataset), fresh)
-        tagger.fit_dataset(dataset, run)
+        with run.opened(tagger.run_inputs(dataset), fresh):
+            tagger.fit_dataset(dataset, run)
     tagger.save(out / "model", replace=True)
-    outcome, epoch = tagger.outcome_, tagger.outcome_.best_epoch + 1
-    ended = "stopped early" if outcome.interrupted else "trained"
-    best = f", best on validation {outcome.best:.4f} in epoch {epoch}" if epoch else ""
-    say(f"{out}: {ended} in {span(outcome.seconds)}{best}")
+    outcome = tagger.outcome_
+    say(f"{out}: {outcome}")
     if tagger.calibration_ is not None:
         about = tagger.calibration_.figures
         errors = f"{about.error_after:.1%}, uncalibrated {about.error_before:.1%}"
         say(f"scores calibrated to probabilities on {about.points:,} held-out points ({about.method}): error {errors}")
+    if outcome.interrupted:
+        warn("stopped by Ctrl-C: the model is saved as it is; run the same command to resume")
+        raise typer.Exit(INTERRUPTED)
 
 
 def _changes(words: list[str] | None, file: Path | None, model: str, preset: str, device: str) -> dict[str, Any]:
@@ -148,6 +150,7 @@ def evaluate(
     paths: Annotated[list[Path], typer.Argument(metavar="[MODEL] DATA", help="Model and data set, or data set only.")],
     columns: TableSettings,
     preparation: Preparation,
+    tags: Threshold,
     predictions: Annotated[
         Path | None, typer.Option(help="Evaluate scores, not a model: scipy npz, or lines of 'label:score …'.")
     ] = None,
@@ -155,11 +158,17 @@ def evaluate(
     k: Annotated[str, typer.Option(help="Ranking lengths to evaluate at.")] = "1,3,5",
     a: Annotated[float | None, typer.Option("--A", help="Propensity constant; default: the data set's.")] = None,
     b: Annotated[float | None, typer.Option("--B", help="Propensity constant; default: the data set's.")] = None,
+    per_label: Annotated[
+        Path | None, typer.Option(help="Also write precision, recall, F1, support and threshold of each label: CSV.")
+    ] = None,
     json: Json = None,
     format: data.From = None,
 ) -> None:
     """Evaluate a model or predictions: P, nDCG, PSP, PSnDCG, R, coverage; by label frequency and on the tail."""
     ks, model = _lengths(k), _model_of(paths, predictions)
+    at_threshold = per_label is not None or tags != Threshold()
+    if at_threshold and predictions is not None:
+        raise ConfigError("--per-label and thresholds need a model, not --predictions")
     dataset = data.load(paths[-1], format, columns, preparation)
     given = Propensity(dataset.propensity.A if a is None else a, dataset.propensity.B if b is None else b)
     points, start = data.part_of(dataset, part), time.perf_counter()
@@ -173,9 +182,18 @@ def evaluate(
     seconds = time.perf_counter() - start
     report = judge(ranking, dataset, part, ks, given)
     recall = {} if model is None else _index_recall(tagger, points, ks[-1])
+    labels = None
+    if at_threshold:
+        inputs = _inputs(tagger, points), points.Y, tags.of(tagger), points.filtered
+        labels = tagger.per_label(*inputs)
+    averages = {} if labels is None else labels.averages()
     if json is not None:
-        _write_json(json, report.as_json() | {"seconds": round(seconds, 3)} | recall)
+        _write_json(json, report.as_json() | {"seconds": round(seconds, 3)} | recall | averages)
+    if labels is not None and per_label is not None:
+        labels.write(per_label)
     show_report(report, ks)
+    if labels is not None:
+        show_averages(labels)
     for share in recall.values():
         say(f"the index finds {share:.2f} % of what an exact search finds")
 
@@ -209,13 +227,21 @@ def _index_recall(tagger: Tagger, points: Part, k: int) -> dict[str, float]:
     return {} if share is None else {"index recall": round(100 * share, 3)}
 
 
-def models() -> None:
-    """List the models and their settings, with meaning and the value in each preset."""
+def models(
+    names: Annotated[list[str] | None, typer.Argument(metavar="MODEL", help="Models to list; default: all.")] = None,
+) -> None:
+    """List models and their settings, with meaning and the value in each preset."""
     from zipfel.models.base import model_class, model_names
 
-    rule = "chooses a model by the size of the data, whether labels have texts, and the device; the default"
-    console.print(f"[bold]{AUTO}[/bold]: {rule}", soft_wrap=True)
-    for name in model_names():
+    for name in names or ():  # before anything is printed
+        if name != AUTO:
+            model_class(name)
+    if AUTO in (names or [AUTO]):
+        rule = "chooses a model by the size of the data, whether labels have texts, and the device; the default"
+        console.print(f"[bold]{AUTO}[/bold]: {rule}", soft_wrap=True)
+    for name in names or model_names():
+        if name == AUTO:
+            continue
         presets = model_class(name).presets
         kind, abilities = type(presets["default"]), model_class(name).abilities(presets["default"])
         console.print(f"[bold]{name}[/bold]: {escape((kind.__doc__ or '').partition(chr(10))[0])}", soft_wrap=True)
@@ -245,6 +271,13 @@ def _lengths(text: str) -> list[int]:
     if ks[-1] > LONGEST:
         raise ConfigError(f"k must be at most {LONGEST}; found {ks[-1]}")
     return ks
+
+
+def show_averages(labels: LabelReport) -> None:
+    """Print micro and macro averages at a threshold, in percent."""
+    averages, least = labels.averages(), sorted({f"{value:.3g}" for value in labels.thresholds})
+    rows = [[kind, *(f"{averages[kind + name]:.2f}" for name in ("P", "R", "F1"))] for kind in ("micro", "macro")]
+    print_table(f"\nTags with a score of at least {' or '.join(least)}", rows, ("", "P", "R", "F1"))
 
 
 def show_report(report: Report, ks: list[int]) -> None:

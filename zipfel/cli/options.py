@@ -15,6 +15,7 @@ import typer
 
 from zipfel import config
 
+Model = typing.Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.", show_default=False)]
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 

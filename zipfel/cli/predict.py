@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from zipfel.cli.model import Model
-from zipfel.cli.options import with_options
+from zipfel.cli.options import Model, with_options
 from zipfel.cli.outputs import objects, output_of
 from zipfel.cli.progress import counted
 from zipfel.cli.show import console, say, warn
@@ -23,15 +22,14 @@ from zipfel.data.cells import cell_text
 from zipfel.data.formats.files import json_line, shortened, text_lines
 from zipfel.data.formats.table import text_columns
 from zipfel.data.formats.table_files import open_table
-from zipfel.errors import ConfigError, DataError
+from zipfel.errors import INTERRUPTED, ConfigError, DataError
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from zipfel.tagger import Tagger
-    from zipfel.tagging import Request, Tagged
+    from zipfel.tagging import Loaded, Request, Tagged
 
 BATCH = 1024  # texts
 CHARACTERS = 4_000_000  # per batch, so that long texts need no more memory than short ones
-INTERRUPTED = 130  # exit code after Ctrl-C
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Threshold(Settings):
         if self.by_frequency and self.precision is None and not self.best_f1:
             raise ConfigError("--by-frequency needs --precision or --best-f1")
 
-    def of(self, tagger: Tagger) -> Any:
+    def of(self, tagger: Loaded | Tagger) -> Any:
         """Return the threshold for a model, or one per frequency bin; None keeps all tags."""
         if self.precision is None and not self.best_f1:
             return self.threshold
@@ -94,7 +92,7 @@ def predict(
 class Work:
     """A model, and how to choose its tags."""
 
-    tagger: Tagger
+    tagger: Loaded
     seal: str  # checksum of the saved model
     wanted: Request  # which tags, of no texts yet
 
@@ -110,12 +108,11 @@ class Work:
 
 def _work(model: Path, wanted: Threshold, k: int | None) -> Work:
     from zipfel import persistence
-    from zipfel.tagger import Tagger
-    from zipfel.tagging import Request
+    from zipfel.tagging import Loaded, Request
 
     if k is not None and k < 1:  # before the model is loaded
         raise ConfigError(f"k must be at least 1; found {k}")
-    tagger = Tagger.load(model)
+    tagger = Loaded.load(model)
     seal = persistence.read_about(persistence.located(model))["sha256"]
     return Work(tagger, seal, Request([], k, wanted.of(tagger)))
 
@@ -140,7 +137,6 @@ def _write(work: Work, source: Path, columns: str | None, out: Path, fresh: bool
                 show(file.rows)
             file.finish(output.finish)
         except KeyboardInterrupt:
-            file.keep()
             warn(f"stopped after {file.rows:,} texts; run the same command to resume")
             raise typer.Exit(INTERRUPTED) from None
     say(f"{out}: {file.rows:,} texts tagged")

@@ -9,8 +9,8 @@ import typer
 from rich.progress import Progress
 
 from zipfel.cli import data
-from zipfel.cli.model import Model, tagger_of
-from zipfel.cli.options import with_options
+from zipfel.cli.model import tagger_of
+from zipfel.cli.options import Model, with_options
 from zipfel.cli.show import say, warnings
 from zipfel.data.formats import TableSettings
 from zipfel.data.formats.files import write_bytes

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:  # numpy takes long to import, for `zipfel --help`
+    import numpy as np
+    from numpy.typing import NDArray
 
 console = Console(highlight=False)
 warnings = Console(stderr=True, highlight=False)
 
-_DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])  # the bits of a braille character
+_DOTS = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]]  # the bits of a braille character
 
 
 def say(line: str, to: Console = console) -> None:
@@ -53,6 +56,8 @@ def frequency_plot(counts: NDArray[np.int64], width: int = 56, height: int = 9) 
 
     Zipf's law is a straight line from top left to bottom right.
     """
+    import numpy as np
+
     counts = np.sort(counts[counts > 0])[::-1]
     if len(counts) == 0:
         return "(no label has a point)"
@@ -61,7 +66,7 @@ def frequency_plot(counts: NDArray[np.int64], width: int = 56, height: int = 9) 
     heights = np.log(counts[np.minimum(ranks.astype(int), len(counts) - 1)]) / np.log(max(counts[0], 2))
     rows = ((1 - heights) * (height * 4 - 1)).round().astype(int)
     cells = np.zeros((height, width), dtype=int)
-    np.bitwise_or.at(cells, (rows // 4, columns // 2), _DOTS[rows % 4, columns % 2])
+    np.bitwise_or.at(cells, (rows // 4, columns // 2), np.array(_DOTS)[rows % 4, columns % 2])
     left = len(str(counts[0]))
     names = [str(counts[0])] + [""] * (height - 2) + ["1"]
     lines = [

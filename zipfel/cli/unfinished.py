@@ -22,6 +22,8 @@ SECONDS = 2.0  # of work that a power cut may lose
 def unfinished(out: Path, inputs: Mapping[str, Any], fresh: bool = False) -> Iterator[Unfinished]:
     """Open a file for writing, at its end when resuming; on leaving the block, the rows written so far are saved.
 
+    If there are none, nothing is left behind: a command that failed at once must not stand in the way of the next.
+
     inputs: a file is resumed only with the same inputs.  fresh: start over.
     """
     if out.is_dir():
@@ -38,7 +40,7 @@ def unfinished(out: Path, inputs: Mapping[str, Any], fresh: bool = False) -> Ite
                 yield file
             finally:
                 if not file.finished:
-                    file.keep()
+                    file.keep() if file.rows else file.remove()
     except OSError as error:  # such as a full disk: rows saved before stay valid
         raise DataError(f"cannot be written: {error.strerror or error}", out) from None
 
@@ -70,6 +72,8 @@ class Unfinished:
             rows, written, inputs = int(journal["rows"]), int(journal["bytes"]), dict(journal["inputs"])
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"the journal is unreadable ({error!r}); start over with --fresh", self.journal) from None
+        if not rows:  # nothing was done: a killed process has left only the header
+            return
         changed = [name for name in {**self.inputs, **inputs} if inputs.get(name) != self.inputs.get(name)]
         if changed:
             raise ConfigError(f"{self.out} was started with a different {', '.join(changed)}; start over with --fresh")
@@ -93,6 +97,11 @@ class Unfinished:
             out.flush()
             os.fsync(out.fileno())
         self._saved = time.monotonic()
+
+    def remove(self) -> None:
+        """Remove the part and its journal."""
+        self.part.unlink(missing_ok=True)
+        self.journal.unlink(missing_ok=True)
 
     def finish(self, make: Callable[[Path], None] | None = None) -> None:
         """Rename the part to its final name, or let `make` write the file from the part."""

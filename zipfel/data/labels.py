@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from zipfel.data.cells import checked_name
 from zipfel.data.dataset import Dataset, Part, Texts
 from zipfel.errors import ConfigError, did_you_mean
 from zipfel.types import Ids, Scores
+
+COMPARED = 10_000  # labels that an unknown name is compared with: a million would take long
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,15 @@ class LabelSpace:
         wanted = [name if name in self.live else checked_name(name) for name in names]
         unknown = next((name for name in wanted if name not in self.live), None)
         if unknown is not None:
-            near = [name for name in self.live if name[:1] == str(unknown)[:1]][:10_000]  # all of a million take long
-            raise ConfigError(f"unknown label {unknown!r}{did_you_mean(str(unknown), near or list(self.live)[:100])}")
+            raise ConfigError(f"unknown label {unknown!r}{did_you_mean(str(unknown), self.live, self._like(unknown))}")
         return [self.live[name] for name in wanted]
+
+    def _like(self, name: object) -> list[str]:
+        """Return the labels to compare a name with: all, or up to COMPARED with the same first letter in any case."""
+        if len(self.live) <= COMPARED:
+            return list(self.live)
+        first = str(name)[:1].casefold()
+        return list(islice((other for other in self.live if other[:1].casefold() == first), COMPARED))
 
     @cached_property
     def frequent(self) -> tuple[Ids, Scores]:

@@ -74,7 +74,8 @@ class Decaf(DecafModel):
         self.networks = self.networks[: len(outcomes)]
         self.learned.fill_(len(self.counts))
         return Outcome(outcomes[0].best, outcomes[0].best_epoch, sum(outcome.epochs for outcome in outcomes),
-                       sum(outcome.seconds for outcome in outcomes), outcomes[-1].interrupted)  # fmt: skip
+                       sum(outcome.seconds for outcome in outcomes), outcomes[-1].interrupted,
+                       outcomes[0].metric)  # fmt: skip
 
     def start_tokens(self, lesson: Lesson, run: Run) -> None:
         """Start the token vectors of all learners from FastText's, or from those of a file."""
@@ -167,7 +168,8 @@ class Decaf(DecafModel):
         tokens = network.tokens if meta.module == 1 or not settings.lite else None
         parts = trained_together(heads=meta, documents=network.documents, labels=network.labels, tokens=tokens)
         network.tokens.eval()  # so that frozen tokens record no gradients; the trainer sets those that learn to train
-        schedule, validate = self.schedule(part, epochs, rate), validation_of(lesson.validation, precision)
+        schedule = self.schedule(part, epochs, rate)
+        validate = validation_of(lesson.validation, precision, "P@1 of clusters")
         if train(run, stage, parts, len(part), objective, schedule, validate).interrupted:
             raise KeyboardInterrupt
 
@@ -213,7 +215,7 @@ class Decaf(DecafModel):
         )  # fmt: skip
         network.tokens.eval()
         schedule = self.schedule(part, settings.epochs, settings.learning_rate)
-        validate = validation_of(lesson.validation, quality)
+        validate = validation_of(lesson.validation, quality, "nDCG@5")
         return train(run, f"module-4-{number}", parts, len(part), objective, schedule, validate)
 
     def set_lengths_and_offset(self, network: Network, lesson: Lesson, outcome: Outcome) -> None:
@@ -235,10 +237,10 @@ class Decaf(DecafModel):
         settings = self.settings
         most = max(SMALLEST_BATCH, epochs * len(part) // settings.min_steps)
         batch_size = max(1, min(settings.batch_size, most, len(part) // 10))
-        epochs = max(epochs, math.ceil(settings.min_steps * batch_size / len(part)))
+        enough = max(epochs, math.ceil(settings.min_steps * batch_size / len(part)))
         half = len(self.counts) * settings.dimension >= PAYS_IN_HALF and half_is_faster()
-        return Schedule(epochs, batch_size, learning_rate, halve=settings.halve_learning_rate,
-                        patience=settings.patience, half=half)  # fmt: skip
+        return Schedule(enough, batch_size, learning_rate, halve=settings.halve_learning_rate,
+                        patience=settings.patience, half=half, asked=epochs)  # fmt: skip
 
 
 def trained_together(**parts: nn.Module | nn.Parameter | None) -> nn.Module:

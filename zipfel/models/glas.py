@@ -149,7 +149,9 @@ class Glas(Model):
         self.A = cooccurrence(train_part.Y)  # of all of train, not of a batch
         batch_size = max(1, min(settings.batch_size, len(train_part) // 10))
         epochs = max(settings.epochs, math.ceil(settings.min_steps * batch_size / len(train_part)))
-        schedule = Schedule(epochs, batch_size, settings.learning_rate, patience=settings.patience)
+        schedule = Schedule(
+            epochs, batch_size, settings.learning_rate, patience=settings.patience, asked=settings.epochs
+        )
         validate = validation_of(lesson.validation, lambda part: precision_at_1(self.learners()[0], part))
         return train(run, "glas", self, len(train_part), partial(self.loss, train_part), schedule, validate)
 

@@ -21,6 +21,7 @@ from zipfel.index import Search, recall
 from zipfel.index.exact import SPARE, ExactIndex, row_products
 from zipfel.nn.encoders import Encoder
 from zipfel.training.machine import keep_freed_memory
+from zipfel.training.trainer import Validation
 from zipfel.types import Bags, Ranking, Shortlist, stored
 
 BATCH = 1024
@@ -207,9 +208,9 @@ def labelled(part: Part) -> Part:
     return part if len(rows) == len(part) else part.take(rows)
 
 
-def validation_of(part: Part | None, quality: Callable[[Part], float]) -> Callable[[], float] | None:
-    """Return how the trainer validates: the quality on a part; None without points."""
-    return partial(quality, part) if part else None
+def validation_of(part: Part | None, quality: Callable[[Part], float], metric: str = "P@1") -> Validation | None:
+    """Return how the trainer validates: the quality on a part, and its name; None without points."""
+    return Validation(metric, partial(quality, part)) if part else None
 
 
 def precision_at_1(learner: Learner, part: Part) -> float:

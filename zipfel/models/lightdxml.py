@@ -209,7 +209,8 @@ class LightDxml(Model):
             self.set_offset(held_out)
             return precision_at_1(self.learners()[0], held_out)
 
-        schedule = Schedule(epochs, batch_size, settings.learning_rate, patience=settings.patience, turn_every=cycle)
+        schedule = Schedule(epochs, batch_size, settings.learning_rate, patience=settings.patience, turn_every=cycle,
+                            asked=settings.epochs)  # fmt: skip
         validate = validation_of(validation, precision)
         outcome = train(run, "lightdxml", self, len(part), objective, schedule, validate, begin_cycle)
         if self.encoder.block is not None:

@@ -284,7 +284,7 @@ class LabelTree(Shortlister):
         def recall(held_out: Part) -> float:
             return self.recall(held_out, TreeIndex(weights, self.clusters, int(self.beam)))
 
-        validate = validation_of(task.lesson.validation, recall)
+        validate = validation_of(task.lesson.validation, recall, "shortlist recall")
         if train(task.run, f"tree-{task.number}", nodes, len(part), objective, task.schedule, validate).interrupted:
             raise KeyboardInterrupt
         self.heads = weights.detach()

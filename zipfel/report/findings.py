@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from zipfel import metrics
+from zipfel import metrics, tagging
+from zipfel.calibration import cut
 from zipfel.data.dataset import Dataset, Part
 from zipfel.errors import DataError
 from zipfel.evaluate import Report, evaluate
 from zipfel.index.exact import SPARE
+from zipfel.label_report import LabelReport
 from zipfel.models.base import Learner
 from zipfel.report.documents import JUDGED, LENGTH, Confusion, Document, Tagged, confusions, documents
 from zipfel.tagger import Tagger
@@ -62,6 +64,7 @@ class Findings:
     best: list[Document]
     worst: list[Document]
     confusions: list[Confusion]
+    labels: LabelReport  # at the threshold with the best micro-F1 on held-out points
 
 
 def findings(
@@ -86,7 +89,15 @@ def findings(
         best=best,
         worst=worst,
         confusions=confusions(tagged),
+        labels=_labels(tagger, ranking, points.Y),
     )
+
+
+def _labels(tagger: Tagger, ranking: Ranking, truth: csr_array) -> LabelReport:
+    fitted = tagger.fitted_
+    assert fitted is not None
+    least = tagging.usual_threshold(fitted)
+    return tagging.report_of(fitted, cut(ranking, least), truth, least)
 
 
 def _rows(tagger: Tagger, points: Part) -> csr_array:

@@ -14,12 +14,14 @@ from zipfel.data.dataset import Dataset
 from zipfel.data.formats.files import shortened
 from zipfel.evaluate import metric_rows
 from zipfel.explain import Reason
+from zipfel.label_report import COLUMNS, LabelReport
 from zipfel.models.base import settings_of
 from zipfel.report import plots
 from zipfel.report.documents import JUDGED, LENGTH, Confusion, Document, Label
 from zipfel.report.findings import Findings
 from zipfel.report.style import CSS
 
+LISTED = 50  # labels with precision, recall and F1
 LONGEST = 700  # characters of a text that are shown
 HEADLINE = ("P@1", "P@5", "nDCG@5", "PSP@5", "coverage@5")
 
@@ -32,6 +34,7 @@ def page(findings: Findings, dataset: Dataset, about: Mapping[str, Any]) -> str:
         _head(findings, dataset, about),
         _section("Metrics", _metrics(findings)),
         _section("Rare and frequent labels", _frequencies(findings)),
+        _section("Labels at a threshold", _labels(findings.labels)),
         _section("Calibration and shortlist", _calibration(findings)),
         _section("Worst documents", _documents(findings.worst, "Lowest nDCG@5; ties: most confident errors first.")),
         _section("Best documents", _documents(findings.best, "Highest nDCG@5; ties: most labels first.")),
@@ -100,6 +103,19 @@ def _frequencies(findings: Findings) -> str:
     left = _figure(contribution, plots.contributions, bins)
     right = _figure(coverage, plots.covered, findings.covered, bins)
     return f'<div class="pair">{left}{right}</div>\n{table}\n<p class="note">{note}</p>'
+
+
+def _labels(labels: LabelReport) -> str:
+    averages, count = labels.averages(), len(labels.names)
+    kinds = [[kind, *(f"{averages[kind + name]:.2f}" for name in ("P", "R", "F1"))] for kind in ("micro", "macro")]
+    note = (
+        f"Tags with a score of at least {labels.thresholds.min():.3g}, which had the best micro-F1 on held-out points. "
+        "Macro averages are over the labels that occur here. "
+        + (f"The {LISTED} most frequent of {count:,} labels; " if count > LISTED else "")
+        + "zipfel evaluate --per-label FILE writes all of them to a CSV file."
+    )
+    table = _table(COLUMNS, labels.rows(LISTED))
+    return f'{_table(["", "P", "R", "F1"], kinds, "In percent")}\n{table}\n<p class="note">{escape(note)}</p>'
 
 
 def _calibration(findings: Findings) -> str:

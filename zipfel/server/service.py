@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from zipfel.errors import ConfigError, ZipfelError
+from zipfel.errors import ConfigError, ZipfelError, quoted
 from zipfel.server import log, schema
 from zipfel.server.answers import Problem, busy
 from zipfel.server.batching import Batcher
@@ -127,7 +127,7 @@ class Service:
 def _label_id(loaded: Loaded, name: str) -> int:
     id = loaded.label_ids.get(name)
     if id is None:
-        raise Problem(404, f"the model has no label {name!r:.200}")
+        raise Problem(404, f"the model has no label {quoted(name, 200)}")
     return id
 
 

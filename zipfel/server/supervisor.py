@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from zipfel.errors import ZipfelError
+from zipfel.errors import INTERRUPTED, ZipfelError
 from zipfel.server import log
 from zipfel.server.door import bound, ignore_new_connections, wait_until_accepted
 from zipfel.server.measures import LENGTH, STARTS
@@ -31,8 +31,7 @@ def serve(folders: Mapping[str, Path], settings: ServeSettings, token: str | Non
             return Supervisor(folders, settings, token, sock).run()
         from zipfel.server.worker import work
 
-        work(folders, settings, token, sock)
-        return 0
+        return work(folders, settings, token, sock)
 
 
 class Supervisor:
@@ -83,6 +82,8 @@ class Supervisor:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """Close the socket for all workers, including one that is still starting; then stop them."""
+        if number == signal.SIGINT:
+            self.code = INTERRUPTED
         if not self.stopping:
             self.stopping = True
             ignore_new_connections(self.sock)

@@ -19,6 +19,7 @@ import torch
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from zipfel.errors import INTERRUPTED
 from zipfel.server import door, log
 from zipfel.server.app import built
 from zipfel.server.catalog import Catalog
@@ -80,21 +81,25 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service, gate: Gate) -> None:
         super().__init__(config)
         self.service, self.gate = service, gate
-        self.swaps = set[asyncio.Task[None]]()
+        self.swaps, self.interrupted = set[asyncio.Task[None]](), False
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals while serving; none is raised again at the end, so that an orderly stop exits with 0."""
+        """Handle signals while serving; none is raised again at the end, so that an orderly stop ends without error."""
         parent = parent_process()
         ours = {signal.SIGTERM: self.handle_exit, signal.SIGHUP: self._on_hangup}
         # With several processes Ctrl-C reaches all of them; only the main process reacts, and stops the workers.
-        ours[signal.SIGINT] = self.handle_exit if parent is None else _ignore
+        ours[signal.SIGINT] = self._on_interrupt if parent is None else _ignore
         before = {number: signal.signal(number, handler) for number, handler in ours.items()}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.interrupted = True
+        self.handle_exit(number, frame)
 
     def _on_hangup(self, number: int, frame: FrameType | None) -> None:
         self.loop.call_soon_threadsafe(self._swap)
@@ -149,8 +154,8 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 def work(
     folders: Mapping[str, Path], settings: ServeSettings, token: str | None, sock: socket.socket,
     shared: Any = None, number: int = 0,
-) -> None:  # fmt: skip
-    """Serve models on a socket until a signal stops it."""
+) -> int:  # fmt: skip
+    """Serve models on a socket until a signal stops it; return the exit code."""
     sys.setswitchinterval(SWITCH)
     torch.set_num_threads(1)  # batches are small: two threads would wait for each other longer than they compute
     measures = Measures(shared, settings.workers, number)
@@ -164,4 +169,6 @@ def work(
         server_header=False, proxy_headers=False, interface="asgi3", limit_concurrency=CONNECTIONS,
         timeout_keep_alive=IDLE, timeout_graceful_shutdown=GRACE,
     )  # fmt: skip
-    Server(config, service, gate).run([sock])
+    server = Server(config, service, gate)
+    server.run([sock])
+    return INTERRUPTED if server.interrupted else 0

@@ -1,4 +1,4 @@
-"""What a long piece of work reports while it runs. Nothing here prints: the command line brings its own renderer."""
+"""What a long piece of work reports while it runs. Nothing here prints: zipfel/display.py does."""
 
 from __future__ import annotations
 
@@ -64,3 +64,36 @@ class Observer:
 
     def made(self, stage: str, seconds: float, grows_with: Growth) -> None:
         """Note that a stage without gradients has ended."""
+
+
+def line_of(values: Mapping[str, Any]) -> str | None:
+    """Return an entry of a run's log as a line for people; None if it is not meant for them.
+
+    >>> line_of({"stage": "glas", "epoch": 2, "seconds": 3.2, "validation": 0.5, "metric": "P@1", "margin": 0.25})
+    'glas, epoch 2: validation P@1 0.5000, margin 0.2500; 3 s'
+    """
+    if "note" in values:
+        return f"note: {values['note']}"
+    if "resumed_at_epoch" in values:
+        return f"{values['stage']}: resuming at epoch {values['resumed_at_epoch'] + 1}, step {values['step'] + 1}"
+    if "epoch" not in values:
+        return None
+    validation = f"validation {values.get('metric', '')}".rstrip()
+    metrics = ", ".join(
+        f"{validation if name == 'validation' else name} {value:.4f}"
+        for name, value in values.items()
+        if name not in ("stage", "epoch", "seconds", "metric") and value is not None
+    )
+    return f"{values['stage']}, epoch {values['epoch']}: {metrics}; {span(values['seconds'])}"
+
+
+def span(seconds: float) -> str:
+    """Return a duration in the largest fitting unit.
+
+    >>> span(4.2), span(75), span(7300)
+    ('4 s', '1:15 min', '2:01 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    unit, name = (60, "min") if seconds < 3600 else (3600, "h")
+    return f"{int(seconds // unit)}:{int(seconds % unit / unit * 60):02d} {name}"

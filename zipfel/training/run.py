@@ -5,10 +5,12 @@ Every random draw derives from (seed, stage, epoch, step): a resumed run draws w
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,10 @@ from torch import Tensor
 
 from zipfel.data.formats.files import lock, new_file, write_bytes
 from zipfel.errors import ConfigError, DataError
-from zipfel.training.progress import Growth, Observer, Progress
+from zipfel.training.progress import Growth, Observer, Progress, line_of
 
 State = dict[str, Tensor]
+LOGGER = logging.getLogger("zipfel")  # INFO: a line for each epoch, with the values of the log in `record.zipfel`
 
 
 class Run:
@@ -41,7 +44,7 @@ class Run:
             raise ConfigError(f"seed must be a whole number from 0 to 2^64 - 1; found {seed}")
         self.folder, self.seed = folder, seed
         self.progress, self.observer = progress or Progress(), observer or Observer()
-        self.is_open = folder is None
+        self.is_open, self.notes = folder is None, set[str]()
 
     def open(self, inputs: Mapping[str, Any], fresh: bool = False) -> bool:
         """Start a run with these inputs (settings, data), or resume it; return whether it resumes.
@@ -63,6 +66,34 @@ class Run:
         write_bytes(path, orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
         self.is_open = True
         return False
+
+    @contextmanager
+    def opened(self, inputs: Mapping[str, Any], fresh: bool = False) -> Iterator[None]:
+        """Open the run for a block; if the block fails before a stage has kept anything, leave nothing behind.
+
+        A command that failed at once must not stand in the way of a corrected one, which has other inputs.
+        """
+        folders = [] if self.folder is None else [self.folder, *self.folder.parents]
+        new = [folder for folder in folders if not folder.exists()]  # nearest first
+        try:
+            self.open(inputs, fresh)
+            yield
+        except BaseException:
+            if self.is_open and self.folder is not None and not any(self.folder.glob("*.safetensors")):
+                self._remove(self.folder)
+            for folder in new:
+                with suppress(OSError):  # not empty
+                    folder.rmdir()
+            raise
+
+    def _remove(self, folder: Path) -> None:
+        """Remove the files of a run without results."""
+        self.is_open = False
+        for name in ("run.json", "log.jsonl", ".lock"):
+            (folder / name).unlink(missing_ok=True)
+        file = _locks.pop((folder / ".lock").absolute(), None)
+        if file is not None:
+            os.close(file)
 
     def stage(self, name: str, make: Callable[[], State], grows_with: Growth = "points") -> State:
         """Return a stage's result: the kept one, else the one made now."""
@@ -100,9 +131,18 @@ class Run:
     def log(self, **values: Any) -> None:
         """Add a line to the log of the run."""
         self.progress.log(values)
+        line = line_of(values)
+        if line is not None:
+            LOGGER.info(line, extra={"zipfel": dict(values)})
         if self.folder is not None:
             with (self.folder / "log.jsonl").open("ab", buffering=0) as out:  # the whole line at once
                 out.write(orjson.dumps(values) + b"\n")
+
+    def note(self, text: str) -> None:
+        """Add a remark to the log, once in a run."""
+        if text not in self.notes:
+            self.notes.add(text)
+            self.log(note=text)
 
     def numbers(self, stage: str, epoch: int = 0, step: int = 0) -> np.random.Generator:
         """Return the numpy generator for a stage, epoch and step."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from zipfel.nn.optim import Adam, Optimiser, Sgd
 from zipfel.training.machine import keep_freed_memory
-from zipfel.training.progress import Moment, StageLength
+from zipfel.training.progress import Moment, StageLength, span
 from zipfel.training.run import Run, State, part_of, with_prefix
 
 Rows = NDArray[np.int64]
@@ -37,6 +37,7 @@ class Schedule:
     half: bool = False  # bfloat16 products on a CPU too; a GPU always uses them
     turn_every: int = 1  # epochs between turns
     checkpoint_seconds: float = 60
+    asked: int | None = None  # epochs in the settings; `epochs` are more where they made fewer steps than min_steps
 
     def rate_at(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 0."""
@@ -44,6 +45,18 @@ class Schedule:
             return self.learning_rate / 2 if self.halve and 2 * step >= steps else self.learning_rate
         done, rising = (step + 1) / (steps + 1), self.warmup
         return self.learning_rate * (done / rising if done < rising else (1 - done) / (1 - rising))
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How a stage is validated: a measure on held-out points, larger is better, and its name."""
+
+    metric: str
+    measure: Callable[[], float]
+
+    def __call__(self) -> float:
+        """Return the measure now."""
+        return self.measure()
 
 
 @dataclass
@@ -66,6 +79,17 @@ class Outcome:
     epochs: int  # finished ones
     seconds: float
     interrupted: bool = False
+    metric: str | None = None  # what `best` measures
+
+    def __str__(self) -> str:
+        """Return the outcome in words."""
+        metric = "" if self.metric is None else f" {self.metric}"
+        best = (
+            f", best{metric} on validation {self.best:.4f} in epoch {self.best_epoch + 1}"
+            if self.best_epoch >= 0
+            else ""
+        )
+        return f"{'stopped early' if self.interrupted else 'trained'} in {span(self.seconds)}{best}"
 
 
 def train(
@@ -90,6 +114,8 @@ def train(
         run.forget(f"{stage}.checkpoint")  # left over if the run was killed just before removing it
         return Outcome(**done[1])
     training = _Training(run, stage, module, points, objective, schedule, validate, turn)
+    if schedule.asked is not None and schedule.epochs > schedule.asked:
+        run.note(f"{schedule.epochs} epochs instead of {schedule.asked}, to reach min_steps; lower it for fewer")
     resumed = training.resume()
     try:
         training.start(resumed)
@@ -108,6 +134,7 @@ class _Training:
     ) -> None:  # fmt: skip
         self.run, self.stage, self.module, self.points = run, stage, module, points
         self.objective, self.schedule, self.validate = objective, schedule, validate
+        self.metric = validate.metric if isinstance(validate, Validation) else None
         self.turn: Turn = turn or (lambda epochs, resumed: None)
         kinds: dict[str, type[Adam | Sgd]] = {"adam": Adam, "sgd": Sgd}
         self.optimizer: Optimiser = kinds[schedule.optimizer](module, schedule.learning_rate)
@@ -197,7 +224,8 @@ class _Training:
                 self.best_weights = {name: value.clone() for name, value in self.module.state_dict().items()}
         self.run.observer.did("validation")
         seconds = round(self.position.seconds, 2)
-        self.run.log(stage=self.stage, epoch=epoch + 1, seconds=seconds, validation=score, **self._losses())
+        named = {} if self.metric is None else {"metric": self.metric}
+        self.run.log(stage=self.stage, epoch=epoch + 1, seconds=seconds, validation=score, **named, **self._losses())
 
     def checkpoint(self) -> None:
         """Keep everything needed to resume from here."""
@@ -230,7 +258,8 @@ class _Training:
         self.run.observer.ended()
         self._clear_gradients()
         position = self.position
-        outcome = Outcome(position.best, position.best_epoch, position.epoch, position.seconds, interrupted)
+        outcome = Outcome(position.best, position.best_epoch, position.epoch, position.seconds, interrupted,
+                          self.metric)  # fmt: skip
         if not interrupted:
             self.run.keep(self.stage, self.module.state_dict(), vars(outcome))
             self.run.forget(f"{self.stage}.checkpoint")

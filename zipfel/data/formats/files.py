@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 from numpy.typing import DTypeLike, NDArray
 
-from zipfel.errors import ConfigError, DataError
+from zipfel.errors import ConfigError, DataError, quoted
 
 BLOCK = 1 << 17  # bytes read at a time: enough for numpy to be fast, and a parsed block stays at a few megabytes
 
@@ -266,5 +266,5 @@ def write_names(path: Path, names: Sequence[str]) -> None:
     with new_file(path) as out:
         for number, name in enumerate(names):
             if "\n" in name or "\r" in name:
-                raise DataError(f"name {number} has a line break, which this format cannot hold: {name!r:.60}", path)
+                raise DataError(f"name {number} has a line break, which this format cannot hold: {quoted(name)}", path)
             out.write(name.encode() + b"\n")

@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 from zipfel.data.dataset import Dataset, Part, Propensity
 from zipfel.data.formats.files import byte_lines, find, new_file, opened, read_names, write_bytes, write_names
 from zipfel.data.formats.sparse_text import matrix_of, parse_id, shown
-from zipfel.errors import DataError
+from zipfel.errors import DataError, quoted
 
 PREFIXES = {"train": "trn", "test": "tst", "validation": "val"}  # of files, by part
 FILTERS = {
@@ -200,4 +200,4 @@ def require_unique(names: Sequence[str], kind: str) -> None:
     """Raise DataError if a name is repeated, for formats that identify rows by name."""
     for name, count in Counter(names).most_common(1):
         if count > 1:
-            raise DataError(f"{kind} {name!r:.60} occurs {count} times; this format needs unique ones")
+            raise DataError(f"{kind} {quoted(name)} occurs {count} times; this format needs unique ones")

@@ -18,7 +18,7 @@ from zipfel.data.formats import folder as common
 from zipfel.data.formats.files import byte_lines, checked_encoding, find, json_line, listed, new_file, require
 from zipfel.data.formats.sparse_text import shown
 from zipfel.data.labels import names_of
-from zipfel.errors import DataError
+from zipfel.errors import DataError, quoted
 
 FIELDS = ("title", "content")
 
@@ -82,10 +82,10 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _add_texts(documents: common.Documents, item: dict[str, Any], path: Path, number: int) -> None:
     uid = item.get("uid")
     if not isinstance(uid, str | int) or isinstance(uid, bool):
-        raise DataError(f"expected a 'uid' that is text or a number, found {uid!r:.60}", path, number)
+        raise DataError(f"expected a 'uid' that is text or a number, found {quoted(uid)}", path, number)
     first = documents.uids.setdefault(str(uid), number)
     if first != number:
-        raise DataError(f"uid {str(uid)!r:.60} is already on line {first}", path, number)
+        raise DataError(f"uid {quoted(str(uid))} is already on line {first}", path, number)
     if not any(name in item for name in FIELDS):
         raise DataError(f"expected 'title' or 'content', found {listed(item)}", path, number)
     for name in FIELDS:
@@ -98,10 +98,10 @@ def _add_texts(documents: common.Documents, item: dict[str, Any], path: Path, nu
 def _add_labels(documents: common.Documents, item: dict[str, Any], labels: int, path: Path, number: int) -> None:
     targets = item.get("target_ind")
     if not isinstance(targets, list):
-        raise DataError(f"expected a list 'target_ind', found {targets!r:.60}", path, number)
+        raise DataError(f"expected a list 'target_ind', found {quoted(targets)}", path, number)
     for target in targets:
         if type(target) is not int:
-            raise DataError(f"expected label ids in 'target_ind', found {target!r:.60}", path, number)
+            raise DataError(f"expected label ids in 'target_ind', found {quoted(target)}", path, number)
         if not 0 <= target < labels:
             raise DataError(f"label id {target} is outside 0..{labels - 1} (lbl.json has {labels})", path, number)
     documents.counts.append(len(targets))

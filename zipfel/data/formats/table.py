@@ -20,7 +20,7 @@ from zipfel.data.formats import folder as common
 from zipfel.data.formats.files import find, listed
 from zipfel.data.formats.table_files import ENDINGS, Table, is_frame, open_frame, open_table, write_table
 from zipfel.data.labels import names_of
-from zipfel.errors import ConfigError, DataError
+from zipfel.errors import ConfigError, DataError, quoted
 
 PARTS = {"train": ("train",), "test": ("test",), "validation": ("validation", "val", "dev")}
 TEXT_COLUMNS = ("title", "text", "content", "body", "abstract", "description")
@@ -101,9 +101,8 @@ def separator_hint(names: Sequence[str], sep: str | None, option: str) -> list[s
     for mark in MARKS if sep is None else "":
         suspects = [name for name in names if mark in name]
         if len(suspects) > len(names) / 2:
-            return [
-                f"most labels contain {mark!r}, as in {suspects[0]!r:.60}; to split them there, set it with {option}"
-            ]
+            example = f"most labels contain {mark!r}, as in {quoted(suspects[0])}"
+            return [f"{example}; to split them there, set it with {option}"]
     return []
 
 
@@ -139,7 +138,7 @@ def _gather(
         except ValueError as error:
             raise table.error(str(error), number) from None
         if uid and (first := documents.uids.setdefault(words[-1], number)) != number:
-            raise table.error(f"uid {words[-1]!r:.60} is already in {table.row_unit} {first}", number)
+            raise table.error(f"uid {quoted(words[-1])} is already in {table.row_unit} {first}", number)
         for name, word in zip(text, words, strict=False):
             documents.texts[name].append(word)
         documents.counts.append(len(names))
@@ -165,7 +164,7 @@ def read_label_texts(settings: TableSettings) -> tuple[list[str], dict[str, list
         if not name:
             raise table.error("the name of the label is empty", number)
         if names.setdefault(name, number) != number:
-            raise table.error(f"label {name!r:.60} is repeated", number)
+            raise table.error(f"label {quoted(name)} is repeated", number)
         rows.append(others)
     return list(names), {field: [row[i] for row in rows] for i, field in enumerate(table.columns[1:])}
 
@@ -180,7 +179,7 @@ def write(ending: str, dataset: Dataset, folder: Path, suffix: str) -> None:
     common.require_unique(names, "label name")
     for name in names:
         if not name or name != name.strip():  # cells are stripped when read, and an empty one is no label
-            raise DataError(f"label name {name!r:.60} is empty or has outer blanks, which a table does not keep")
+            raise DataError(f"label name {quoted(name)} is empty or has outer blanks, which a table does not keep")
     texts, key = dataset.label_texts or {}, "label"
     while key in texts:
         key += "_"

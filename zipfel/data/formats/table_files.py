@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import numpy as np
 
 from zipfel.data.formats.files import json_line, listed, new_file, reason, text_lines
 from zipfel.data.formats.lf import objects
-from zipfel.errors import DataError, check_installed
+from zipfel.errors import DataError, check_installed, nearest, quoted
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
 _LONGEST_CELL = 2**31 - 1  # many texts exceed the csv module's own limit of 131,072 characters
@@ -39,7 +38,7 @@ class Table:
         """Check that the names of columns are unique."""
         for name, count in Counter(self.columns).most_common(1):
             if count > 1:
-                raise self.error(f"{count} columns are called {name!r:.60}; rename them")
+                raise self.error(f"{count} columns are called {quoted(name)}; rename them")
 
     @property
     def file(self) -> str:
@@ -65,9 +64,9 @@ class Table:
         """Raise DataError if the table lacks one of these columns."""
         for name in columns:
             if name not in self.columns:
-                nearest = difflib.get_close_matches(name, self.columns, n=1)
-                hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-                raise self.error(f"no column {name!r:.60}{hint} (columns: {listed(self.columns)})")
+                near = nearest(name, self.columns)
+                hint = f"; did you mean {near!r}?" if near else ""
+                raise self.error(f"no column {quoted(name)}{hint} (columns: {listed(self.columns)})")
 
 
 def open_table(path: Path, encoding: str = "utf-8") -> Table:
@@ -129,7 +128,7 @@ def _open_jsonl(path: Path) -> Table:
         for number, item in objects(path):
             for name in wanted:
                 if name not in item:
-                    raise DataError(f"no key {name!r:.60} (keys: {listed(item)})", path, number)
+                    raise DataError(f"no key {quoted(name)} (keys: {listed(item)})", path, number)
             yield number, [item[name] for name in wanted]
 
     return Table(path, list(next(objects(path))[1]), rows)
