@@ -19,6 +19,7 @@ from zipfel.choice import AUTO, Choice, chosen
 from zipfel.data.dataset import Dataset, fingerprint
 from zipfel.data.given import checked_texts, dataset_of, label_matrix
 from zipfel.data.labels import LabelSpace, names_as_texts
+from zipfel.data.source import Source
 from zipfel.data.text import TextFeatures
 from zipfel.errors import ConfigError, DataError, did_you_mean
 from zipfel.explain import Reason, reasons
@@ -127,7 +128,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         self.fitted_, self.unfinished_ = None, True
         generator = Run(seed=self.seed).generator(f"labels {len(labels)}")
         old.model.add_labels(len(labels) - len(old.labels), generator)
-        blueprint = dataclasses.replace(old.blueprint, labels=labels.counted(dataset))
+        source = old.blueprint.source.extended(dataset)
+        blueprint = dataclasses.replace(old.blueprint, labels=labels.counted(dataset), source=source)
         return blueprint, old.model, labels.aligned(featured)
 
     def choice(self, dataset: Dataset) -> tuple[Choice, Any]:
@@ -300,6 +302,11 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     def features_(self) -> TextFeatures | None:
         """The vocabulary; None where points are rows of a matrix."""
         return self._fitted().blueprint.features
+
+    @property
+    def source_(self) -> Source:
+        """The text fields and table columns that it was fitted on, and fingerprints of its points."""
+        return self._fitted().blueprint.source
 
     @property
     def model_(self) -> Model:

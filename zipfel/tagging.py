@@ -11,6 +11,7 @@ import numpy as np
 from scipy.sparse import csr_array, vstack
 
 from zipfel import calibration
+from zipfel.data.source import is_fielded
 from zipfel.errors import ConfigError, DataError
 from zipfel.fitting import Fitted
 from zipfel.types import Ranking
@@ -27,10 +28,10 @@ class Tag(NamedTuple):
 class Request:
     """Points to tag, and which tags are wanted.
 
-    X: texts (a list, or lists by field) or a matrix.  k: most tags of a point; None is 5, and 50 with a threshold, so
-    that the threshold decides.  threshold: least score of a tag, one for all or one for each bin of label frequency.
-    extra: texts of labels that exist only for this request, by name; they compete with the model's own, and one without
-    a known word scores 0.  filtered: pairs [points, labels] that must not be ranked.
+    X: texts (a list, lists by field, or documents with fields) or a matrix.  k: most tags of a point; None is 5, and 50
+    with a threshold, so that the threshold decides.  threshold: least score of a tag, one for all or one for each bin
+    of label frequency.  extra: texts of labels that exist only for this request, by name; they compete with the model's
+    own, and one without a known word scores 0.  filtered: pairs [points, labels] that must not be ranked.
     """
 
     X: Any
@@ -49,12 +50,14 @@ class Request:
         return int(self.k)
 
     def check(self, fitted: Fitted) -> None:
-        """Check the request against a model; raise ConfigError where the model cannot answer it."""
+        """Check the request against a model; raise ConfigError or DataError where the model cannot answer it."""
         if isinstance(self.threshold, int | float) and not 0 <= self.threshold <= 1:  # one of several may be ∞
             raise ConfigError(f"threshold must be at least 0 and at most 1; found {self.threshold}")
+        blueprint = fitted.blueprint
+        if is_fielded(self.X):
+            blueprint.source.texts(self.X)
         if not self.extra:
             return
-        blueprint = fitted.blueprint
         if blueprint.features is None:
             raise ConfigError("a model that was fitted on a matrix cannot score a label by its text")
         if not blueprint.abilities.scores_label_texts:

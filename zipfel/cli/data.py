@@ -33,8 +33,12 @@ PartName = Annotated[str, typer.Option("--part", help="Part of the data set to e
 
 def load(path: Path, format: str | None, columns: TableSettings, preparation: Preparation) -> Dataset:
     """Read and prepare a data set; print a note on anything merged, held out or left out."""
-    dataset = prepared(read(path, columns, format), preparation)
-    for note in dataset.notes:
+    return announced(prepared(read(path, columns, format), preparation))
+
+
+def announced(dataset: Dataset) -> Dataset:
+    """Print which columns a data set was read from, and its notes; return it."""
+    for note in ([] if dataset.columns is None else [dataset.columns]) + [*dataset.notes]:
         warn(f"note: {note}")
     return dataset
 

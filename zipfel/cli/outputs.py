@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from zipfel.cli.inputs import Row, check_names
 from zipfel.data.formats.files import json_line, new_file, write_bytes
 from zipfel.errors import ConfigError
 from zipfel.types import Ranking
@@ -27,21 +29,26 @@ class Output:
     """A file format: its header, how a batch is encoded, and how the file is made of the encoded batches."""
 
     header: bytes
-    rows: Callable[[Sequence[str], Ranking], bytes]
+    rows: Callable[[Sequence[Row], Ranking], bytes]
     finish: Callable[[Path], None] | None = None  # None: they are the file
 
 
-def output_of(out: Path, names: Sequence[str], k: int) -> Output:
-    """Return the format for the ending of `out`.  names: label names.  k: maximum number of tags per text."""
+def output_of(out: Path, names: Sequence[str], k: int, columns: Sequence[str] = ("text",)) -> Output:
+    """Return the format for the ending of `out`.
+
+    names: label names.  k: maximum number of tags per text.  columns: of the input, to be copied.
+    """
     if out.suffix == ".jsonl":
-        return Output(b"", lambda texts, ranking: b"".join(map(json_line, objects(texts, ranking, names))))
+        check_names(columns, ["tags"])
+        return Output(b"", lambda rows, ranking: b"".join(map(json_line, objects(rows, ranking, names))))
     if out.suffix == ".csv":
-        columns = [f"{name}_{rank}" for rank in range(1, k + 1) for name in ("label", "score")]
-        return Output(_csv([["text", *columns]]), lambda texts, ranking: _csv(_cells(texts, ranking, names)))
+        own = [f"{name}_{rank}" for rank in range(1, k + 1) for name in ("label", "score")]
+        check_names(columns, own)
+        return Output(_csv([[*columns, *own]]), lambda rows, ranking: _csv(_cells(rows, ranking, names)))
     if out.suffix == ".npz":
         record = np.dtype([("ids", "<i4", k), ("scores", "<f4", k)])
 
-        def records(texts: Sequence[str], ranking: Ranking) -> bytes:
+        def records(rows: Sequence[Row], ranking: Ranking) -> bytes:
             batch = np.empty(len(ranking), record)
             batch["ids"], batch["scores"] = ranking.ids, ranking.scores
             return batch.tobytes()
@@ -50,18 +57,30 @@ def output_of(out: Path, names: Sequence[str], k: int) -> Output:
     raise ConfigError(f"--out must end in {', '.join(ENDINGS)}; found {out.name!r}")
 
 
-def objects(texts: Sequence[str], ranking: Ranking, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield each text with its tags, as JSON objects."""
-    for text, ids, scores in zip(texts, ranking.ids.tolist(), ranking.scores.tolist(), strict=True):
+def objects(rows: Sequence[Row], ranking: Ranking, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield each document with its tags, as JSON objects."""
+    for row, ids, scores in zip(rows, ranking.ids.tolist(), ranking.scores.tolist(), strict=True):
         tags = [{"label": names[i], "score": score} for i, score in zip(ids, scores, strict=True) if i >= 0]
-        yield {"text": text, "tags": tags}
+        yield {**{name: _plain(value) for name, value in row.kept.items()}, "tags": tags}
 
 
-def _cells(texts: Sequence[str], ranking: Ranking, names: Sequence[str]) -> Iterator[list[str]]:
-    """Yield one row per text: its tags side by side, padded with empty cells."""
-    for text, ids, scores in zip(texts, ranking.ids.tolist(), ranking.scores.tolist(), strict=True):
+def _plain(value: Any) -> Any:
+    """Return a cell as JSON can hold it."""
+    known = isinstance(value, str | int | float | list | dict | datetime.date | datetime.time | None)
+    return value if known else str(value)
+
+
+def _cells(rows: Sequence[Row], ranking: Ranking, names: Sequence[str]) -> Iterator[list[str]]:
+    """Yield one row per document: its tags side by side, padded with empty cells."""
+    for row, ids, scores in zip(rows, ranking.ids.tolist(), ranking.scores.tolist(), strict=True):
         pairs = ((names[i], f"{score:.6g}") if i >= 0 else ("", "") for i, score in zip(ids, scores, strict=True))
-        yield [text, *(cell for pair in pairs for cell in pair)]
+        yield [*_copied(row), *(cell for pair in pairs for cell in pair)]
+
+
+def _copied(row: Row) -> list[str]:
+    """Return the copied cells of a row as text: lists as JSON, missing values as empty cells."""
+    cells = (_plain(value) for value in row.kept.values())
+    return ["" if c is None else c if isinstance(c, str) else json_line(c).decode().strip().strip('"') for c in cells]
 
 
 def _csv(rows: Any) -> bytes:

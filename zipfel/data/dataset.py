@@ -26,6 +26,29 @@ class Propensity(NamedTuple):
     B: float = 1.5
 
 
+class TrainedOn(NamedTuple):
+    """Number of training points of a model, in all and for each label, [labels]."""
+
+    points: int
+    counts: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How a data set was read. text: text fields, in a table its columns.  Others: of a table, see `TableSettings`."""
+
+    text: tuple[str, ...] = ()
+    labels: str | None = None
+    sep: str | None = None
+    encoding: str | None = None
+
+    def __str__(self) -> str:
+        """Return the columns in words."""
+        split = "" if self.sep is None else f", split at {self.sep!r}"
+        encoding = "" if self.encoding is None else f"; encoding {self.encoding}"
+        return f"text from {', '.join(self.text)}; labels from {self.labels}{split}{encoding}"
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """Points of one part of a data set: features or texts (or both), labels, and filtered pairs.
@@ -93,6 +116,8 @@ class Dataset:
     feature_names: Sequence[str] | None = None
     propensity: Propensity = field(default_factory=Propensity)
     notes: tuple[str, ...] = ()
+    columns: Columns | None = None  # of the table; None if it was none
+    trained_on: TrainedOn | None = None  # where a model is judged that was trained on more than `train`
 
     def __post_init__(self) -> None:
         """Check that the parts agree in labels, features and text fields, and that test and validation differ."""
@@ -136,6 +161,8 @@ class Dataset:
     @property
     def label_counts(self) -> NDArray[np.int64]:
         """Number of train points of each label, [labels]."""
+        if self.trained_on is not None:
+            return self.trained_on.counts
         return np.bincount(self.train.Y.indices, minlength=self.sizes.labels)
 
     def label_name(self, label: int) -> str:

@@ -42,11 +42,12 @@ def is_matrix(values: Any) -> bool:
 
 
 def texts_of(X: Any) -> Texts:
-    """Return texts by field, all of one length; a plain list is one field."""
+    """Return texts by field, all of one length; a plain list is one field. Documents may have fields too."""
     if isinstance(X, str):
         raise DataError("expected a list of texts; found a single text")
     if not isinstance(X, Iterable):
         raise DataError(f"expected a list of texts or a matrix of features; found {type(X).__name__}")
+    X = _by_field(X)
     texts = {name: list(column) for name, column in X.items()} if isinstance(X, Mapping) else {"text": list(X)}
     first = next(iter(texts), "")
     for name, column in texts.items():
@@ -58,6 +59,17 @@ def texts_of(X: Any) -> Texts:
                 field = f" of {name!r}" if isinstance(X, Mapping) else ""
                 raise DataError(f"row {row}{field} must be text; found {type(text).__name__}")
     return texts
+
+
+def _by_field(X: Any) -> Any:
+    """Return documents that have fields as lists by field; a field that a document lacks is empty."""
+    if isinstance(X, Mapping) or not isinstance(X, list | tuple) or not any(isinstance(item, Mapping) for item in X):
+        return X
+    for row, item in enumerate(X):
+        if not isinstance(item, Mapping):
+            raise DataError(f"row {row}: expected fields, as other rows have; found {type(item).__name__}")
+    names = dict.fromkeys(name for item in X for name in item)
+    return {name: [item.get(name, "") for item in X] for name in names}
 
 
 def matrix_of(X: Any) -> csr_array:

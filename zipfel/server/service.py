@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from zipfel.errors import ConfigError, ZipfelError
 from zipfel.server import log, schema
 from zipfel.server.answers import Problem, busy
-from zipfel.server.batching import Batcher
+from zipfel.server.batching import Batcher, characters
 from zipfel.server.body import Bodies
 from zipfel.server.catalog import Catalog, Loaded, Slot
 from zipfel.server.measures import Measures
@@ -64,26 +64,27 @@ class Service:
     async def tag(self, asked: schema.TagRequest) -> dict[str, Any]:
         """Tag texts."""
         slot, extra = self.catalog.slot(asked.model), asked.extra or {}
-        self._check_texts([*asked.texts, *(max(pair, key=len) for pair in extra.items())])
+        self._check_texts([*map(characters, asked.texts), *(max(map(len, pair)) for pair in extra.items())])
         request = Request(asked.texts, asked.k, asked.threshold, extra)
         try:
             slot.current.tagger.check(request)
             tags, loaded = await self.batchers[slot.id].tag(request)
-        except ConfigError as problem:  # the model cannot answer this request
+        except ZipfelError as problem:  # the model cannot answer this request
             raise Problem(400, str(problem)) from None
         return {"tags": [list(map(scored, row)) for row in tags], "model": named(loaded)}
 
-    def _check_texts(self, texts: Sequence[str]) -> None:
+    def _check_texts(self, lengths: Sequence[int]) -> None:
+        """Check the number of texts and their lengths in characters."""
         most, longest = self.settings.max_texts, self.settings.max_length
-        if len(texts) > most:
-            raise Problem(413, f"a request may have at most {most} texts and extra labels; found {len(texts)}")
-        for number, text in enumerate(texts):
-            if len(text) > longest:
-                raise Problem(413, f"a text may have at most {longest} characters; text {number} has {len(text)}")
+        if len(lengths) > most:
+            raise Problem(413, f"a request may have at most {most} texts and extra labels; found {len(lengths)}")
+        for number, length in enumerate(lengths):
+            if length > longest:
+                raise Problem(413, f"a text may have at most {longest} characters; text {number} has {length}")
 
     async def explain(self, asked: schema.ExplainRequest) -> dict[str, Any]:
         """Explain a label."""
-        self._check_texts([asked.text])
+        self._check_texts([len(asked.text)])
         loaded = self.catalog.slot(asked.model).current
         _label_id(loaded, asked.label)
         try:
@@ -148,6 +149,7 @@ def described(slot: Slot, default: bool) -> dict[str, Any]:
         **named(slot.current),
         "kind": tagger.chosen_.model,
         "labels": len(slot.current.label_ids),
+        "fields": list(tagger.source_.fields),
         "default": default,
     }
 

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 
 from zipfel.config import Settings, setting
-from zipfel.data.dataset import Dataset, Part
+from zipfel.data.dataset import Columns, Dataset, Part
 from zipfel.data.formats import folder as common
 from zipfel.data.formats.files import find, listed
 from zipfel.data.formats.table_files import ENDINGS, Table, is_frame, open_frame, open_table, write_table
@@ -39,7 +39,7 @@ class TableSettings(Settings):
     labels: str | None = setting(None, f"label column; default: the first of {', '.join(LABEL_COLUMNS)}")
     sep: str | None = setting(None, "separator of labels in a cell; without one, a cell is a list or a single label")
     label_texts: Path | None = setting(None, "table of label texts: name in the first column, then the text")
-    encoding: str = setting("utf-8", "encoding of CSV, TSV and text files, such as cp1252")
+    encoding: str | None = setting(None, "encoding of CSV, TSV and text files, such as cp1252; default: utf-8")
 
     def __post_init__(self) -> None:
         """Accept a single text column as a string, and label texts as a data frame or a path in a string."""
@@ -48,6 +48,13 @@ class TableSettings(Settings):
         if self.label_texts is not None and not is_frame(self.label_texts):
             object.__setattr__(self, "label_texts", Path(self.label_texts))
         super().__post_init__()
+
+    def or_else(self, columns: Columns) -> TableSettings:
+        """Return the settings with those of a model for all that are not set."""
+        named = columns.labels is not None or len(columns.text) > 1  # the one field of a list is called what it may be
+        text, labels = self.text or (columns.text if named else ()), self.labels or columns.labels
+        sep = columns.sep if self.sep is None else self.sep
+        return replace(self, text=text, labels=labels, sep=sep, encoding=self.encoding or columns.encoding)
 
     def check(self) -> None:
         """Check that the separator is not empty."""
@@ -71,7 +78,8 @@ def read(ending: str, folder: Path, settings: TableSettings) -> Dataset:
     tables = read_tables({name: open_table(path, settings.encoding) for name, path in paths.items()}, settings)
     parts: dict[str, tuple[Part, list[str]]] = {name: (part, []) for name, part in tables.parts.items()}
     names, texts = tables.label_names, tables.label_texts
-    return common.assembled(folder, parts, notes=tables.notes, label_names=names, label_texts=texts)
+    others: dict[str, Any] = {"label_names": names, "label_texts": texts, "columns": tables.columns}
+    return common.assembled(folder, parts, notes=tables.notes, **others)
 
 
 def read_tables(tables: dict[str, Table], settings: TableSettings) -> Dataset:
@@ -95,7 +103,8 @@ def read_tables(tables: dict[str, Table], settings: TableSettings) -> Dataset:
     notes += _separator_hint(names, settings.sep)
     texts = {name: column + [""] * missing for name, column in label_texts.items()} or None
     stem = tables["train"].file.partition(".")[0]
-    return Dataset(**parts, name=stem, label_names=names, label_texts=texts, notes=tuple(notes))
+    chosen = Columns(text, label_column, settings.sep, settings.encoding)
+    return Dataset(**parts, name=stem, label_names=names, label_texts=texts, notes=tuple(notes), columns=chosen)
 
 
 def _separator_hint(names: list[str], sep: str | None) -> list[str]:

@@ -62,15 +62,15 @@ class Table:
                 raise self.error(f"no column {name!r:.60}{hint} (columns: {listed(self.columns)})")
 
 
-def open_table(path: Path, encoding: str = "utf-8") -> Table:
-    """Open a table file; its ending decides the format."""
+def open_table(path: Path, encoding: str | None = None) -> Table:
+    """Open a table file; its ending decides the format.  encoding: of CSV and TSV; None is utf-8."""
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(".jsonl"):
         return _open_jsonl(path)
     if name.endswith(".parquet"):
         return _open_parquet(path)
     if name.endswith((".csv", ".tsv")):
-        return _open_csv(path, encoding)
+        return _open_csv(path, encoding or "utf-8")
     raise DataError(f"not a table; expected the ending {', '.join(ENDINGS)}, also with .gz", path)
 
 
