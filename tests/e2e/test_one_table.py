@@ -267,3 +267,123 @@ def test_a_report_on_a_later_file(zipfel_command, model, later, tmp_path):
     assert outcome.code == 0, outcome.err
     figures, _ = figures_of(zipfel_command, tmp_path, model, later)
     assert f"80 points, P@1 {figures['P@1']:.2f}" in outcome.out
+
+
+# --- Files and pipes --------------------------------------------------------------------------------------------------
+
+
+def tagged_rows(model: Path) -> tuple[list[Row], list[list[tuple[str, float]]]]:
+    """Return the rows of the later table, and the three best tags of each."""
+    rows = tickets(80, 2)
+    tags = Tagger.load(model).predict([{"title": row["title"], "body": row["body"]} for row in rows], 3)
+    return rows, [[tuple(tag) for tag in row] for row in tags]
+
+
+def read_csv(path: Path) -> list[Row]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_lines_of_standard_input_are_tagged(zipfel_command, monkeypatch, model, tmp_path):
+    texts = ["toner und papier", "", "Postfach voll: Büro"]
+    tags = Tagger.load(model).predict(texts, 2)
+
+    def piped(content: bytes, *words: object) -> Any:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        return zipfel_command("predict", model, "-", "--k", 2, *words)
+
+    content = ("\n".join(texts) + "\n").encode()
+    outcome = piped(content, "--json", "--encoding", "utf-8")
+    assert outcome.code == 0, outcome.err
+    lines = [json.loads(line) for line in outcome.out.splitlines()]
+    assert [line["text"] for line in lines] == texts
+    assert [pairs(line["tags"]) for line in lines] == [[tuple(tag) for tag in row] for row in tags]
+    assert piped(content.decode().encode("cp1252"), "--json").out == outcome.out  # the encoding of training
+    assert piped(content, "--encoding", "utf-8", "--out", tmp_path / "tags.jsonl").code == 0
+    assert (tmp_path / "tags.jsonl").read_text() == outcome.out
+    refused = piped(b"\xff\n", "--encoding", "utf-8")
+    assert refused.code == 2
+    assert "standard input: not utf-8" in refused.err
+
+
+def test_a_table_with_a_row_for_each_tag(zipfel_command, model, later, tmp_path):
+    words = ["predict", model, "--input", later, "--k", 3, "--keep", "id", "--layout", "tidy"]
+    assert zipfel_command(*words, "--out", tmp_path / "tags.csv").code == 0
+    rows, tags = tagged_rows(model)
+    got = read_csv(tmp_path / "tags.csv")
+    assert list(got[0]) == ["id", "rank", "label", "score"]
+    wanted = [(row["id"], str(n), label) for row, own in zip(rows, tags, strict=True)
+              for n, (label, _) in enumerate(own, start=1)]  # fmt: skip
+    assert [(row["id"], row["rank"], row["label"]) for row in got] == wanted
+    assert [float(row["score"]) for row in got] == pytest.approx([s for own in tags for _, s in own], rel=1e-5)
+
+
+def test_a_table_with_all_tags_in_one_cell_can_be_read_as_data(zipfel_command, model, later, tmp_path):
+    words = ["predict", model, "--input", later, "--k", 3, "--layout", "joined", "--out", tmp_path / "tags.csv"]
+    assert zipfel_command(*words).code == 0
+    rows, tags = tagged_rows(model)
+    got = read_csv(tmp_path / "tags.csv")
+    assert list(got[0]) == ["id", "title", "body", "tags", "scores"]
+    assert [row["tags"] for row in got] == ["|".join(label for label, _ in own) for own in tags]
+    assert [len(row["scores"].split("|")) for row in got] == [3] * 80
+    dataset = zipfel.read(tmp_path / "tags.csv", TableSettings(labels="tags", sep="|"))
+    assert dataset.train.Y.nnz == 240
+    assert list(dataset.train.texts["title"]) == [row["title"] for row in rows]
+
+
+def test_tags_that_hold_every_separator_are_joined_as_json(zipfel_command, tmp_path):
+    names = [["a;b"], ["c|d"]] * 5
+    tagger = Tagger("glas", settings={"epochs": 2, "dimension": 8}, text={"min_count": 1}, validation=0, device="cpu")
+    tagger.fit(["red apple", "fast car"] * 5, names).save(tmp_path / "model")
+    (tmp_path / "in.csv").write_text("text,tags\nred apple,x\n")
+    words = ["predict", tmp_path / "model", "--input", tmp_path / "in.csv", "--layout", "joined"]
+    assert zipfel_command(*words, "--out", tmp_path / "tags.csv").code == 0
+    assert sorted(json.loads(read_csv(tmp_path / "tags.csv")[0]["tags"])) == ["a;b", "c|d"]
+
+
+def test_parquet_keeps_columns_and_their_types(zipfel_command, monkeypatch, model, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr("zipfel.cli.parquet.BLOCK", 7)
+    rows, tags = tagged_rows(model)
+    items = [{**row, "id": n, "cost": n / 2 if n % 2 else n, "urgent": n == 3, "odd": None if n < 50 else [n]}
+             for n, row in enumerate(rows)]  # fmt: skip
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    words = ["predict", model, "--input", tmp_path / "in.jsonl", "--k", 3, "--out", tmp_path / "tags.parquet"]
+    outcome = zipfel_command(*words)
+    assert outcome.code == 0, outcome.err
+    got = parquet.read_table(tmp_path / "tags.parquet").to_pydict()
+    assert list(got) == ["id", "title", "body", "cost", "urgent", "odd", "tags", "scores"]
+    assert got["id"] == list(range(80))
+    assert got["cost"][:3] == [0.0, 0.5, 2.0]
+    assert got["urgent"][2:4] == [False, True]
+    assert got["odd"][49:51] == [None, "[50]"]
+    assert got["tags"] == [[label for label, _ in own] for own in tags]
+    assert np.allclose(got["scores"], [[score for _, score in own] for own in tags])
+    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "tags.parquet"}
+
+
+def test_a_chosen_threshold_is_printed(zipfel_command, model, later):
+    tagger = Tagger.load(model)
+    err = zipfel_command("predict", model, "--input", later, "--precision", "0.6", "--json").err
+    assert f"note: threshold {tagger.choose_threshold(0.6):.6g} (precision 0.6 on held-out points)" in err
+    err = zipfel_command("predict", model, "--input", later, "--best-f1", "--by-frequency", "--json").err
+    three = ", ".join(f"{value:.6g}" for value in tagger.choose_threshold(None, True))
+    assert f"note: threshold {three} for rare, medium and frequent labels (best micro-F1 on held-out points)" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--keep", "id,themen,tags"], "in.csv:1: no column 'tags'"),
+        (["--layout", "long", "--out", "{tmp}/tags.csv"], "layout must be one of wide, tidy, joined; found 'long'"),
+        (["--layout", "tidy", "--out", "{tmp}/tags.jsonl"], "--layout is for .csv files; found 'tags.jsonl'"),
+        (["--out", "{tmp}/tags.csv", "--layout", "tidy"], "the input has a column 'rank', and so has the output"),
+    ],
+)
+def test_bad_options_leave_nothing(zipfel_command, model, tmp_path, words, message):
+    written(tmp_path / "in.csv", [{**row, "rank": "1"} for row in tickets(3, 2)])
+    words = [word.format(tmp=tmp_path) for word in words]
+    refused = zipfel_command("predict", model, "--input", tmp_path / "in.csv", *words)
+    assert refused.code == 2
+    assert message in refused.err
+    assert {path.name for path in tmp_path.iterdir()} == {"in.csv"}

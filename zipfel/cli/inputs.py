@@ -11,7 +11,7 @@ from typing import Any
 
 from zipfel.data.formats.files import checked_encoding, reason, text_lines
 from zipfel.data.formats.lf import objects
-from zipfel.data.formats.table import TEXT_COLUMNS, cell_text
+from zipfel.data.formats.table import LABEL_COLUMNS, TEXT_COLUMNS, cell_text
 from zipfel.data.formats.table_files import Table, open_table
 from zipfel.data.source import Source
 from zipfel.errors import ConfigError, DataError
@@ -64,7 +64,8 @@ def opened_input(
         return texts_input(line.rstrip("\r\n") for line in text_lines(path, encoding))
     table = open_table(path, encoding)
     columns, document = _columns(table, source, _names(text))
-    kept = _names(keep) if keep is not None else [name for name in table.columns if name != source.columns.labels]
+    labels = source.columns.labels or next((name for name in LABEL_COLUMNS if name in table.columns), None)
+    kept = _names(keep) if keep is not None else [name for name in table.columns if name != labels]
     table.check((*columns, *kept))
     read = _json_rows if ".jsonl" in path.name.lower() else _rows
     about = f"text from {', '.join(columns)}"

@@ -1,4 +1,4 @@
-"""Output files of `zipfel predict --out FILE`: lines of JSON, a table, or a sparse matrix of scores."""
+"""Output files of `zipfel predict --out FILE`: lines of JSON, CSV, Parquet, or a sparse matrix of scores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import datetime
 import io
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,11 +16,12 @@ import orjson
 from numpy.typing import NDArray
 
 from zipfel.cli.inputs import Row, check_names
+from zipfel.cli.parquet import write_parquet
 from zipfel.data.formats.files import json_line, new_file, write_bytes
-from zipfel.errors import ConfigError
+from zipfel.errors import ConfigError, check_installed
 from zipfel.types import Ranking
 
-ENDINGS = (".jsonl", ".csv", ".npz")
+LAYOUTS = ("wide", "tidy", "joined")  # of a table: tags side by side, a row for each tag, all tags in one cell
 BLOCK = 4096  # rows of a matrix in memory at a time
 
 
@@ -33,28 +34,94 @@ class Output:
     finish: Callable[[Path], None] | None = None  # None: they are the file
 
 
-def output_of(out: Path, names: Sequence[str], k: int, columns: Sequence[str] = ("text",)) -> Output:
-    """Return the format for the ending of `out`.
+@dataclass(frozen=True)
+class Wanted:
+    """What an output file holds. names: of labels.  k: maximum tags of a text.  columns: copied from the input.
 
-    names: label names.  k: maximum number of tags per text.  columns: of the input, to be copied.
+    layout: of a CSV file, one of LAYOUTS.  sep: between joined tags, if no label contains it.
     """
-    if out.suffix == ".jsonl":
-        check_names(columns, ["tags"])
-        return Output(b"", lambda rows, ranking: b"".join(map(json_line, objects(rows, ranking, names))))
-    if out.suffix == ".csv":
-        own = [f"{name}_{rank}" for rank in range(1, k + 1) for name in ("label", "score")]
-        check_names(columns, own)
-        return Output(_csv([[*columns, *own]]), lambda rows, ranking: _csv(_cells(rows, ranking, names)))
-    if out.suffix == ".npz":
-        record = np.dtype([("ids", "<i4", k), ("scores", "<f4", k)])
 
-        def records(rows: Sequence[Row], ranking: Ranking) -> bytes:
-            batch = np.empty(len(ranking), record)
-            batch["ids"], batch["scores"] = ranking.ids, ranking.scores
-            return batch.tobytes()
+    names: Sequence[str]
+    k: int
+    columns: Sequence[str] = ("text",)
+    layout: str | None = None
+    sep: str | None = None
 
-        return Output(b"", records, lambda part: write_matrix(out, part, record, names))
-    raise ConfigError(f"--out must end in {', '.join(ENDINGS)}; found {out.name!r}")
+
+def output_of(out: Path, wanted: Wanted) -> Output:
+    """Return the format for the ending of `out`."""
+    if wanted.layout is not None and out.suffix != ".csv":
+        raise ConfigError(f"--layout is for .csv files; found {out.name!r}")
+    makers = {".jsonl": _jsonl, ".csv": _table, ".parquet": _parquet, ".npz": _npz}
+    if out.suffix not in makers:
+        raise ConfigError(f"--out must end in {', '.join(makers)}; found {out.name!r}")
+    return makers[out.suffix](out, wanted)
+
+
+def _jsonl(out: Path, wanted: Wanted) -> Output:
+    check_names(wanted.columns, ["tags"])
+    return Output(b"", lambda rows, ranking: b"".join(map(json_line, objects(rows, ranking, wanted.names))))
+
+
+def _parquet(out: Path, wanted: Wanted) -> Output:
+    check_installed("writing Parquet", "tables", "pyarrow")
+    check_names(wanted.columns, ["tags", "scores"])
+    return replace(_jsonl(out, wanted), finish=lambda part: write_parquet(out, part, wanted.columns))
+
+
+def _npz(out: Path, wanted: Wanted) -> Output:
+    record = np.dtype([("ids", "<i4", wanted.k), ("scores", "<f4", wanted.k)])
+
+    def records(rows: Sequence[Row], ranking: Ranking) -> bytes:
+        batch = np.empty(len(ranking), record)
+        batch["ids"], batch["scores"] = ranking.ids, ranking.scores
+        return batch.tobytes()
+
+    return Output(b"", records, lambda part: write_matrix(out, part, record, wanted.names))
+
+
+def _table(out: Path, wanted: Wanted) -> Output:
+    layout = wanted.layout or "wide"
+    if layout not in LAYOUTS:
+        raise ConfigError(f"--layout must be one of {', '.join(LAYOUTS)}; found {layout!r}")
+    pairs = [f"{name}_{rank}" for rank in range(1, wanted.k + 1) for name in ("label", "score")]
+    own = {"wide": pairs, "tidy": ["rank", "label", "score"], "joined": ["tags", "scores"]}[layout]
+    check_names(wanted.columns, own)
+    cells = {"wide": _side_by_side, "tidy": _one_row_a_tag, "joined": _joiner(wanted)}[layout]
+
+    def encoded(rows: Sequence[Row], ranking: Ranking) -> bytes:
+        lines = []
+        for row, item in zip(rows, objects(rows, ranking, wanted.names), strict=True):
+            tags = [(tag["label"], f"{tag['score']:.6g}") for tag in item["tags"]]
+            lines += [[*_copied(row), *own_cells] for own_cells in cells(tags, wanted.k)]
+        return _csv(lines)
+
+    return Output(_csv([[*wanted.columns, *own]]), encoded)
+
+
+Tags = Sequence[tuple[str, str]]  # labels and scores of a text
+
+
+def _side_by_side(tags: Tags, k: int) -> list[list[str]]:
+    """Return one row, padded with empty cells."""
+    return [[cell for pair in tags for cell in pair] + ["", ""] * (k - len(tags))]
+
+
+def _one_row_a_tag(tags: Tags, k: int) -> list[list[str]]:
+    return [[str(rank), label, score] for rank, (label, score) in enumerate(tags, start=1)]
+
+
+def _joiner(wanted: Wanted) -> Callable[[Tags, int], list[list[str]]]:
+    """Return a function that joins tags with a mark that no label contains; without such a mark, as a JSON list."""
+    marks = [mark for mark in (wanted.sep, ";", "|") if mark is not None]
+    mark = next((mark for mark in marks if not any(mark in name for name in wanted.names)), None)
+
+    def joined(tags: Tags, k: int) -> list[list[str]]:
+        labels, scores = [label for label, _ in tags], [score for _, score in tags]
+        cell = json_line(labels).decode().strip() if mark is None else mark.join(labels)
+        return [[cell, (mark or ";").join(scores)]]
+
+    return joined
 
 
 def objects(rows: Sequence[Row], ranking: Ranking, names: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -68,13 +135,6 @@ def _plain(value: Any) -> Any:
     """Return a cell as JSON can hold it."""
     known = isinstance(value, str | int | float | list | dict | datetime.date | datetime.time | None)
     return value if known else str(value)
-
-
-def _cells(rows: Sequence[Row], ranking: Ranking, names: Sequence[str]) -> Iterator[list[str]]:
-    """Yield one row per document: its tags side by side, padded with empty cells."""
-    for row, ids, scores in zip(rows, ranking.ids.tolist(), ranking.scores.tolist(), strict=True):
-        pairs = ((names[i], f"{score:.6g}") if i >= 0 else ("", "") for i, score in zip(ids, scores, strict=True))
-        yield [*_copied(row), *(cell for pair in pairs for cell in pair)]
 
 
 def _copied(row: Row) -> list[str]:

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from rich.markup import escape
 
-from zipfel.cli.inputs import STDIN, Input, Row, opened_input, texts_input
+from zipfel.cli.inputs import STDIN, Input, Row, check_names, opened_input, texts_input
 from zipfel.cli.model import Model
 from zipfel.cli.options import with_options
-from zipfel.cli.outputs import objects, output_of
+from zipfel.cli.outputs import Wanted, objects, output_of
 from zipfel.cli.progress import counted
 from zipfel.cli.show import console, say, warn
 from zipfel.cli.unfinished import unfinished
@@ -57,10 +57,17 @@ class Threshold(Settings):
             raise ConfigError("--by-frequency needs --precision or --best-f1")
 
     def of(self, tagger: Tagger) -> Any:
-        """Return the threshold for a model, or one per frequency bin; None keeps all tags."""
+        """Return the threshold for a model, or one per frequency bin; print one that is chosen. None keeps all tags."""
         if self.precision is None and not self.best_f1:
             return self.threshold
-        return tagger.choose_threshold(self.precision, self.by_frequency)
+        chosen = tagger.choose_threshold(self.precision, self.by_frequency)
+        values = chosen if isinstance(chosen, tuple) else (chosen,)
+        shown = ", ".join(f"{value:.6g}" for value in values) + " for rare, medium and frequent labels" * (
+            len(values) > 1
+        )
+        why = "best micro-F1" if self.precision is None else f"precision {self.precision:g}"
+        warn(f"note: threshold {shown} ({why} on held-out points)")
+        return chosen
 
 
 @dataclass(frozen=True)
@@ -74,17 +81,27 @@ class Reading(Settings):
     encoding: str | None = setting(None, "encoding of the file, such as cp1252")
 
 
+@dataclass(frozen=True)
+class Writing(Settings):
+    """How the tags are written to a file."""
+
+    layout: Literal["wide", "tidy", "joined"] | None = setting(
+        None, "tags in a .csv file: wide (side by side, the default), tidy (a row for each tag) or joined (in one cell)"
+    )
+
+
 @with_options
 def predict(
     model: Model,
     wanted: Threshold,
     reading: Reading,
+    writing: Writing,
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT ...]", help="Texts, or - for lines of standard input.")
     ] = None,
     input: Annotated[Path | None, typer.Option(help="File of texts: .txt (one per line), .jsonl, .csv, …")] = None,
     k: Annotated[int | None, typer.Option(help="Maximum tags per text (5; with a threshold 50).")] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write: .jsonl, .csv, or .npz (scores).")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write: .jsonl, .csv, .parquet, or .npz (scores).")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Overwrite --out instead of resuming.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Without --out: print one JSON object per line.")] = False,
 ) -> None:
@@ -101,9 +118,10 @@ def predict(
     work = _work(model, wanted, k)
     if out is not None:
         assert input is not None
-        _write(work, input, reading, out, fresh)
+        _write(work, input, (reading, writing), out, fresh)
         return
     source = texts_input(texts or []) if input is None else _opened(work, input, reading)
+    check_names(source.columns if json else (), ["tags"])
     for batch in batches(source.rows()):
         for row, item in zip(batch, objects(batch, work.tagged(batch), work.tagger.classes_), strict=True):
             sys.stdout.write(json_line(item).decode()) if json else _show(row, item)
@@ -147,14 +165,15 @@ def _work(model: Path, wanted: Threshold, k: int | None) -> Work:
     return Work(tagger, seal, Request([], k, wanted.of(tagger)))
 
 
-def _write(work: Work, path: Path, reading: Reading, out: Path, fresh: bool) -> None:
+def _write(work: Work, path: Path, options: tuple[Reading, Writing], out: Path, fresh: bool) -> None:
     """Tag a file of texts and write the tags to a file; resume if it was interrupted."""
+    reading, writing = options
     if path != STDIN and not path.is_file():
         raise DataError("cannot be read: no such file", path)
-    source = _opened(work, path, reading)
-    output = output_of(out, work.tagger.classes_, work.width, source.columns)
+    source, names, sep = _opened(work, path, reading), work.tagger.classes_, work.tagger.source_.columns.sep
+    output = output_of(out, Wanted(names, work.width, source.columns, writing.layout, sep))
     inputs = {"model": work.seal, "input": _identity(path), "k": work.width, "threshold": str(work.wanted.threshold),
-              **dataclasses.asdict(reading)}  # fmt: skip
+              **dataclasses.asdict(reading), **dataclasses.asdict(writing)}  # fmt: skip
     with unfinished(out, inputs, fresh) as file, counted(file.rows) as show:
         if not file.bytes:
             file.write(output.header, 0)
