@@ -17,6 +17,7 @@ import pytest
 
 import zipfel
 from zipfel.data.formats import TableSettings
+from zipfel.data.formats.table_files import open_table, write_table
 from zipfel.errors import ConfigError
 from zipfel.server.app import built
 from zipfel.server.catalog import Catalog
@@ -148,8 +149,9 @@ def test_unknown_fields_are_refused_at_each_door(zipfel_command, model, table, t
     with pytest.raises(ConfigError, match="no text field 'titel'"):
         Tagger.load(model).predict({"titel": ["a"]})
     answer = tag_at_service(model, texts=[{"titel": "a"}])
-    assert (answer.status_code, answer.json()["error"]) == (400, message)
-    assert tag_at_service(model, texts=["a", {"title": "a"}]).status_code == 400
+    assert (answer.status_code, answer.json()["error"]) == (404, message)  # as an unknown label
+    answer = tag_at_service(model, texts=["a", {"title": "a"}])
+    assert answer.json()["error"] == "texts: Input should be all texts, or all objects of texts by field"
     answer = tag_at_service(model, texts=[{"title": 1}])
     assert answer.json()["error"] == "texts[0]: Field 'title' should be a valid string"
     refused = zipfel_command("predict", model, "--input", table, "--text", "titel,body")
@@ -387,3 +389,42 @@ def test_bad_options_leave_nothing(zipfel_command, model, tmp_path, words, messa
     assert refused.code == 2
     assert message in refused.err
     assert {path.name for path in tmp_path.iterdir()} == {"in.csv"}
+
+
+# --- Splits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_split_keeps_columns_and_names(zipfel_command, tmp_path, ending):
+    if ending == "parquet":
+        pytest.importorskip("pyarrow")
+    rows: list[dict[str, Any]] = [{**row, "cost": n, "note": None if n % 2 else f"Nr. {n}"}
+                                  for n, row in enumerate(tickets(60, 8))]  # fmt: skip
+    columns = ["--text", "title,body", "--labels", "themen", "--sep", "|"]
+    source = tmp_path / f"in.{ending}"
+    if ending == "csv":
+        rows = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in rows]
+        written(source, rows, "utf-8")
+    else:
+        write_table({name: [row[name] for row in rows] for name in rows[0]}, source)
+    outcome = zipfel_command("data", "split", source, tmp_path / "parts", *columns)
+    assert outcome.code == 0, outcome.err
+    got = []
+    for part in ("train", "test", "validation"):
+        table = open_table(tmp_path / "parts" / f"{part}.{ending}")
+        assert sorted(table.columns) == sorted(rows[0])
+        got += [dict(zip(table.columns, values, strict=True)) for _, values in table.rows(table.columns)]
+    known = {row["id"]: row for row in rows}
+    assert len(got) == len(known) == 60
+    for row in got:
+        tags = row.pop("themen")
+        tags = json.loads(tags) if isinstance(tags, str) else tags
+        before = dict(known[row["id"]])
+        assert sorted(tags) == sorted(before.pop("themen").split("|"))
+        assert row == before
+    again = zipfel.read(tmp_path / "parts")  # without naming columns
+    assert sorted(again.train.texts) == ["body", "title"]
+    assert again.sizes.labels == 5
+    outcome = zipfel_command("data", "split", tmp_path / "parts", tmp_path / "twice", "--validation", "0")
+    assert outcome.code == 0, outcome.err
+    assert sorted(open_table(tmp_path / "twice" / f"test.{ending}").columns) == sorted(rows[0])

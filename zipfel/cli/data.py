@@ -15,6 +15,7 @@ from zipfel.data import registry
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import FORMATS, TableSettings, format_of, known_format, read, write
 from zipfel.data.formats.files import check_new, shortened
+from zipfel.data.formats.table import with_others
 from zipfel.data.splits import Preparation, hold_out, prepared, shared_points
 from zipfel.data.text import TextSettings, Tfidf, featurized
 from zipfel.errors import ConfigError
@@ -158,10 +159,16 @@ def split(
     to: Annotated[str | None, typer.Option("--to", help="Format to write; default: the source's.")] = None,
     gzip: Gzip = False,
 ) -> None:
-    """Hold out a validation part of train (and a test part if there is none); the same seed gives the same split."""
+    """Hold out a validation part of train (and a test part if there is none); the same seed gives the same split.
+
+    Tables keep all their columns, and the names of these.
+    """
     to = known_format(to) if to else format_of(source, format)
     check_new(target)
-    dataset = load(source, format, columns, preparation)
+    dataset = read(source, columns, format)
+    if FORMATS[to].holds == "texts" and to != "lf":
+        dataset = with_others(dataset, source, columns)
+    dataset = announced(prepared(dataset, preparation))
     if validation:
         dataset = hold_out(dataset, validation, preparation.seed, into="validation")
     _write(dataset, target, to, gzip)

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from zipfel.types import Sizes, stored
 
 Texts = Mapping[str, Sequence[str]]  # field -> one text per row, such as {"title": [...], "content": [...]}
 Rows = NDArray[np.int64]
+Item = TypeVar("Item")
 
 
 class Propensity(NamedTuple):
@@ -62,6 +63,7 @@ class Part:
     texts: Texts | None = None
     uids: Sequence[str] | None = None
     filtered: csr_array | None = None
+    others: Mapping[str, Sequence[Any]] | None = None  # further columns of a table, where they are kept
 
     def __post_init__(self) -> None:
         """Check that everything has one row per point, and remove filtered pairs from Y."""
@@ -91,6 +93,7 @@ class Part:
             texts=None if self.texts is None else {name: pick(t, rows) for name, t in self.texts.items()},
             uids=None if self.uids is None else pick(self.uids, rows),
             filtered=None if self.filtered is None else self.filtered[rows],
+            others=None if self.others is None else {name: pick(c, rows) for name, c in self.others.items()},
         )
 
     def with_labels(self, kept: Rows) -> Part:
@@ -196,7 +199,7 @@ def without_pairs(matrix: csr_array, pairs: csr_array) -> csr_array:
     return csr_array((matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape)
 
 
-def pick(items: Sequence[str], rows: Rows) -> list[str]:
+def pick(items: Sequence[Item], rows: Rows) -> list[Item]:
     """Return the items at `rows`."""
     return [items[row] for row in rows]
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
 from zipfel.server.answers import Problem
@@ -28,8 +37,18 @@ def _text_or_fields(value: object) -> object:
     return value
 
 
+def _alike(values: list[str | dict[str, str]]) -> list[str | dict[str, str]]:
+    if len({type(value) for value in values}) > 1:
+        raise PydanticCustomError("mixed", "Input should be all texts, or all objects of texts by field")
+    return values
+
+
+_FIELDED = {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": FIELDS}
+_KINDS = [{"type": "array", "items": items} for items in ({"type": "string"}, _FIELDED)]
 Document = Annotated[str | dict[str, str], BeforeValidator(_text_or_fields)]
-Documents = Annotated[list[Document], FailFast()]  # report only the first wrong item
+Documents = Annotated[  # report only the first wrong item
+    list[Document], FailFast(), AfterValidator(_alike), WithJsonSchema({"anyOf": _KINDS})
+]
 Asked = TypeVar("Asked", bound="_Asked")
 ModelId = Annotated[str, Field(max_length=200, description="Id of a model, see /models; default: the first.")]
 

@@ -65,6 +65,7 @@ class Service:
         """Tag texts."""
         slot, extra = self.catalog.slot(asked.model), asked.extra or {}
         self._check_texts([*map(characters, asked.texts), *(max(map(len, pair)) for pair in extra.items())])
+        _check_fields(slot.current, asked.texts)
         request = Request(asked.texts, asked.k, asked.threshold, extra)
         try:
             slot.current.tagger.check(request)
@@ -123,6 +124,13 @@ class Service:
         """Return the metrics in Prometheus' text format."""
         models = [(slot.id, slot.current.version) for slot in self.catalog.slots.values()]
         return self.measures.text(models, sum(batcher.waiting for batcher in self.batchers.values()))
+
+
+def _check_fields(loaded: Loaded, texts: Sequence[str | Mapping[str, str]]) -> None:
+    try:
+        loaded.tagger.source_.check_fields(name for text in texts if not isinstance(text, str) for name in text)
+    except ConfigError as problem:
+        raise Problem(404, str(problem)) from None
 
 
 def _label_id(loaded: Loaded, name: str) -> int:

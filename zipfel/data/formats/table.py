@@ -71,7 +71,8 @@ def part_file(folder: Path, name: str, ending: str) -> Path | None:
 
 def read(ending: str, folder: Path, settings: TableSettings) -> Dataset:
     """Read a folder of tables whose train table has the given ending."""
-    settings = replace(settings, text=settings.text or common.read_metadata(folder).text)
+    known = common.read_metadata(folder)
+    settings = replace(settings, text=settings.text or known.text, labels=settings.labels or known.labels)
     if settings.label_texts is None:
         settings = replace(settings, label_texts=part_file(folder, "labels", ending))
     paths = {name: path for name in PARTS if (path := part_file(folder, name, ending))}
@@ -80,6 +81,23 @@ def read(ending: str, folder: Path, settings: TableSettings) -> Dataset:
     names, texts = tables.label_names, tables.label_texts
     others: dict[str, Any] = {"label_names": names, "label_texts": texts, "columns": tables.columns}
     return common.assembled(folder, parts, notes=tables.notes, **others)
+
+
+def with_others(dataset: Dataset, source: Path, settings: TableSettings) -> Dataset:
+    """Return a data set with all columns of the tables that it was just read from, so that `write` keeps them."""
+    columns = dataset.columns
+    if columns is None:
+        return dataset
+    ending = next(ending for ending in ENDINGS if source.is_file() or find(source, f"train{ending}"))
+    parts: dict[str, Any] = {}
+    for name, part in dataset.parts.items():
+        path = source if source.is_file() else part_file(source, name, ending)
+        assert path is not None
+        table = open_table(path, settings.encoding)
+        others = [other for other in table.columns if other not in (*columns.text, columns.labels, "uid")]
+        rows = [values for _, values in table.rows(others)] if others else []
+        parts[name] = replace(part, others={other: [row[i] for row in rows] for i, other in enumerate(others)})
+    return replace(dataset, **parts)
 
 
 def read_tables(tables: dict[str, Table], settings: TableSettings) -> Dataset:
@@ -241,11 +259,14 @@ def write(ending: str, dataset: Dataset, folder: Path, suffix: str) -> None:
     while key in texts:
         key += "_"
     write_table({key: names, **texts}, folder / f"labels{ending}")
+    column = (dataset.columns and dataset.columns.labels) or "labels"
     for name, part in dataset.parts.items():
         texts, uids = part.texts or {}, {} if part.uids is None else {"uid": part.uids}
         common.require_unique(part.uids or (), f"{name}: uid")
-        if {"uid", "labels"} & set(texts):
-            raise DataError("a table has columns 'uid' and 'labels' of its own; rename the text fields of these names")
+        if {"uid", column} & set(texts):
+            raise DataError(
+                f"a table has columns 'uid' and {column!r} of its own; rename the text fields of these names"
+            )
         cells = [[names[i] for i in ids] for ids in common.label_ids(part.Y)]
-        write_table({**uids, **texts, "labels": cells}, folder / f"{name}{ending}")
-    common.write_common(dataset, folder, text=list(dataset.train.texts or {}))
+        write_table({**uids, **(part.others or {}), **texts, column: cells}, folder / f"{name}{ending}")
+    common.write_common(dataset, folder, text=list(dataset.train.texts or {}), labels=column)
