@@ -167,7 +167,7 @@ def split(
     check_new(target)
     dataset = read(source, columns, format)
     if FORMATS[to].holds == "texts" and to != "lf":
-        dataset = with_others(dataset, source, columns)
+        dataset = with_others(dataset, source, f".{format_of(source, format)}", columns)
     dataset = announced(prepared(dataset, preparation))
     if validation:
         dataset = hold_out(dataset, validation, preparation.seed, into="validation")

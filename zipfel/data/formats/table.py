@@ -83,12 +83,14 @@ def read(ending: str, folder: Path, settings: TableSettings) -> Dataset:
     return common.assembled(folder, parts, notes=tables.notes, **others)
 
 
-def with_others(dataset: Dataset, source: Path, settings: TableSettings) -> Dataset:
-    """Return a data set with all columns of the tables that it was just read from, so that `write` keeps them."""
+def with_others(dataset: Dataset, source: Path, ending: str, settings: TableSettings) -> Dataset:
+    """Return a data set with all columns of the tables that it was just read from, so that `write` keeps them.
+
+    ending: that of the train table, if the source is a folder.
+    """
     columns = dataset.columns
     if columns is None:
         return dataset
-    ending = next(ending for ending in ENDINGS if source.is_file() or find(source, f"train{ending}"))
     parts: dict[str, Any] = {}
     for name, part in dataset.parts.items():
         path = source if source.is_file() else part_file(source, name, ending)
