@@ -11,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 from zipfel.calibration import Calibration
 from zipfel.choice import Choice
 from zipfel.data.labels import LabelSpace
+from zipfel.data.source import Source
 from zipfel.data.text import TextFeatures
 from zipfel.errors import ConfigError
 from zipfel.fitting import Fitted
@@ -85,6 +86,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def settings_(self) -> Any:
         """The settings of the fitted model."""
         return self._fitted().blueprint.settings
+
+    @property
+    def source_(self) -> Source:
+        """The text fields and table columns that it was fitted on, and fingerprints of its points."""
+        return self._fitted().blueprint.source
 
     @property
     def features_(self) -> TextFeatures | None:

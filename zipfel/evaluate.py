@@ -63,7 +63,8 @@ def evaluate(
         ranking = ranking.without(points.filtered)
     counts = dataset.label_counts
     propensity = propensity or dataset.propensity
-    inverse = metrics.inverse_propensities(counts, len(dataset.train), *propensity)
+    train_points = len(dataset.train) if dataset.trained_on is None else dataset.trained_on.points
+    inverse = metrics.inverse_propensities(counts, train_points, *propensity)
     tail = metrics.only_tail(points.Y, metrics.tail_labels(counts))
     tail_ranking = Ranking(ranking.ids[tail], ranking.scores[tail])
     return Report(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.sparse import csr_array
 
@@ -15,7 +16,8 @@ from zipfel import calibration, config, metrics, persistence
 from zipfel.choice import Choice
 from zipfel.data.dataset import Dataset
 from zipfel.data.labels import LabelSpace, have_text, names_as_texts
-from zipfel.data.points import is_matrix, matrix_of, points_of, texts_of
+from zipfel.data.points import is_matrix, matrix_of, points_of
+from zipfel.data.source import Source
 from zipfel.data.splits import split_rows
 from zipfel.data.text import TextFeatures, TextSettings
 from zipfel.errors import ConfigError, DataError, did_you_mean
@@ -24,16 +26,18 @@ from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome
 
 FEWEST = 100  # points of train from which some are held out
+_PRINTS = "source.prints"  # name of the tensor of fingerprints in a saved model
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What is decided before training: the model and its settings, the features, and the labels."""
+    """What is decided before training: the model and its settings, the features, the labels, and the source."""
 
     choice: Choice
     settings: Any
     features: TextFeatures | None  # None where points are rows of a matrix
     labels: LabelSpace
+    source: Source = Source()  # the columns and points of the data set
 
     @property
     def kind(self) -> type[Model]:
@@ -48,7 +52,7 @@ class Blueprint:
     @classmethod
     def of(cls, dataset: Dataset, choice: Choice, settings: Any, text: Mapping[str, Any] | None) -> Blueprint:
         """Fit the vocabulary to train, and take the labels of a data set."""
-        draft = cls(choice, settings, None, LabelSpace.of(dataset))
+        draft = cls(choice, settings, None, LabelSpace.of(dataset), Source.of(dataset))
         if dataset.train.texts is None:
             return draft
         label_texts = draft.with_label_texts(dataset).label_texts
@@ -102,7 +106,7 @@ class Fitted:
         if self.blueprint.features is not None:
             if is_matrix(X):
                 raise DataError("the model was fitted on texts; found a matrix")
-            return self.blueprint.features.transform(texts_of(X))
+            return self.blueprint.features.transform(self.blueprint.source.texts(X))
         rows = matrix_of(X)
         self.check_width(rows.shape[1])
         return rows
@@ -134,8 +138,10 @@ class Fitted:
             "settings": dataclasses.asdict(blueprint.settings),
             "sizes": {"features": self.model.features, "labels": len(self.labels)},
             "training": dataclasses.asdict(self.outcome),
+            "source": blueprint.source.as_json(),
         }
-        return persistence.Saved(about, documents, tensors.serve, tensors.train)
+        prints = torch.from_numpy(blueprint.source.prints.view(np.int64))
+        return persistence.Saved(about, documents, tensors.serve, {**tensors.train, _PRINTS: prints})
 
     @classmethod
     def restored(cls, saved: persistence.Saved, path: Path, device: torch.device) -> Fitted:
@@ -144,8 +150,11 @@ class Fitted:
         settings = settings_of(choice.model, choice.preset, about["settings"])
         vocabulary, learned = saved.documents.get("vocabulary"), saved.documents.get("calibration")
         features = None if vocabulary is None else TextFeatures.of_json(vocabulary, path)
-        blueprint = Blueprint(choice, settings, features, LabelSpace.of_json(saved.documents["labels"]))
-        tensors = Tensors(saved.serve, saved.train)
+        train = dict(saved.train)
+        prints = train.pop(_PRINTS).numpy().view(np.uint64) if _PRINTS in train else None
+        source = Source.of_json(about.get("source"), prints)
+        blueprint = Blueprint(choice, settings, features, LabelSpace.of_json(saved.documents["labels"]), source)
+        tensors = Tensors(saved.serve, train)
         model = blueprint.kind.restored(**about["sizes"], settings=settings, tensors=tensors).to(device)
         curve = None if learned is None else calibration.Calibration.of_json(learned)
         return cls(blueprint, model, model.predictor(), Outcome(**about["training"]), curve)

@@ -154,7 +154,8 @@ class Tagger(Estimator):
         generator = Run(seed=self.seed).generator(f"labels {len(labels)}")
         if old.model.has("add_labels"):
             old.model.add_labels(len(labels) - len(old.labels), generator)
-        blueprint = dataclasses.replace(old.blueprint, labels=labels.counted(dataset))
+        source = old.blueprint.source.extended(dataset)
+        blueprint = dataclasses.replace(old.blueprint, labels=labels.counted(dataset), source=source)
         return blueprint, old.model, labels.aligned(featured)
 
     def choice(self, dataset: Dataset) -> tuple[Choice, Any]:

@@ -17,6 +17,7 @@ from scipy.sparse import csr_array, vstack
 
 from zipfel import calibration, persistence
 from zipfel.data.labels import LabelSpace
+from zipfel.data.source import is_fielded
 from zipfel.errors import ConfigError, DataError
 from zipfel.fitting import Fitted, chosen_device
 from zipfel.label_report import LabelReport
@@ -39,10 +40,10 @@ class Tag(NamedTuple):
 class Request:
     """Points to tag, and which tags are wanted.
 
-    X: texts (a list, or lists by field) or a matrix.  k: most tags of a point; None is 5, and 50 with a threshold, so
-    that the threshold decides.  threshold: least score of a tag, one for all or one for each bin of label frequency.
-    extra: texts of labels that exist only for this request, by name; they compete with the model's own, and one without
-    a known word scores 0.  filtered: pairs [points, labels] that must not be ranked.
+    X: texts (a list, lists by field, or documents with fields) or a matrix.  k: most tags of a point; None is 5, and 50
+    with a threshold, so that the threshold decides.  threshold: least score of a tag, one for all or one for each bin
+    of label frequency.  extra: texts of labels that exist only for this request, by name; they compete with the model's
+    own, and one without a known word scores 0.  filtered: pairs [points, labels] that must not be ranked.
     """
 
     X: Any
@@ -61,12 +62,14 @@ class Request:
         return int(self.k)
 
     def check(self, fitted: Fitted) -> None:
-        """Check the request against a model; raise ConfigError where the model cannot answer it."""
+        """Check the request against a model; raise ConfigError or DataError where the model cannot answer it."""
         if isinstance(self.threshold, int | float) and not 0 <= self.threshold <= 1:  # one of several may be ∞
             raise ConfigError(f"threshold must be at least 0 and at most 1; found {self.threshold}")
+        blueprint = fitted.blueprint
+        if is_fielded(self.X):
+            blueprint.source.texts(self.X)
         if not self.extra:
             return
-        blueprint = fitted.blueprint
         if blueprint.features is None:
             raise ConfigError("a model that was fitted on a matrix cannot score a label by its text")
         if not blueprint.abilities.scores_label_texts:
@@ -121,6 +124,11 @@ class Loaded:
     def labels_(self) -> LabelSpace:
         """Names, texts and counts of labels."""
         return self.fitted_.labels
+
+    @property
+    def source_(self) -> Source:
+        """The text fields and table columns that it was fitted on."""
+        return self.fitted_.blueprint.source
 
     def tag(self, requests: Sequence[Request]) -> list[Tagged]:
         """Answer several requests at once."""

@@ -78,7 +78,9 @@ def test_predict_takes_texts_and_files(zipfel_command, planted, trained, tmp_pat
     (tmp_path / "in.csv").write_text("body\n" + "\n".join(texts[:2]) + "\n")
     for name, more in (("in.txt", []), ("in.jsonl", []), ("in.csv", ["--text", "body"])):
         outcome = zipfel_command("predict", trained, "--input", tmp_path / name, "--k", "3", "--json", *more)
-        assert [json.loads(line) for line in outcome.out.splitlines()] == answers, name
+        column = more[1] if more else "text"
+        expected = [{column: answer["text"], "tags": answer["tags"]} for answer in answers]
+        assert [json.loads(line) for line in outcome.out.splitlines()] == expected, name
 
 
 def test_an_automatic_choice_is_shown_and_saved_with_its_reason(zipfel_command, planted, tmp_path):

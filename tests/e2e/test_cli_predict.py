@@ -174,7 +174,10 @@ def test_a_threshold_is_chosen(zipfel_command, model, source, texts, words, prec
         ),
         (["--input", "{in}", "--by-frequency"], "--by-frequency needs --precision or --best-f1"),
         (["--input", "{in}", "--precision", "1.5"], "precision must be above 0 and at most 1; found 1.5"),
-        (["--input", "{in}", "--out", "{tmp}/tags.txt"], "--out must end in .jsonl, .csv, .npz; found 'tags.txt'"),
+        (
+            ["--input", "{in}", "--out", "{tmp}/tags.txt"],
+            "--out must end in .jsonl, .csv, .parquet, .npz; found 'tags.txt'",
+        ),
         (["--input", "{in}", "--out", "{tmp}/no/tags.csv"], "cannot be written: No such file or directory"),
         (["--input", "{tmp}/no.txt", "--out", "{tmp}/tags.csv"], "no.txt: cannot be read: no such file"),
         (["--input", "{in}", "--out", "{tmp}/tags.csv", "--k", "0"], "k must be at least 1; found 0"),

@@ -15,6 +15,7 @@ from zipfel.data import registry
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import FORMATS, TableSettings, format_of, known_format, read, write
 from zipfel.data.formats.files import check_new, shortened
+from zipfel.data.formats.table import with_others
 from zipfel.data.splits import Preparation, hold_out, prepared, shared_points
 from zipfel.data.text import TextSettings, Tfidf, featurized
 from zipfel.errors import ConfigError
@@ -33,8 +34,12 @@ PartName = Annotated[str, typer.Option("--part", help="Part of the data set to e
 
 def load(path: Path, format: str | None, columns: TableSettings, preparation: Preparation) -> Dataset:
     """Read and prepare a data set; print a note on anything merged, held out or left out."""
-    dataset = prepared(read(path, columns, format), preparation)
-    for note in dataset.notes:
+    return announced(prepared(read(path, columns, format), preparation))
+
+
+def announced(dataset: Dataset) -> Dataset:
+    """Print which columns a data set was read from, and its notes; return it."""
+    for note in ([] if dataset.columns is None else [dataset.columns]) + [*dataset.notes]:
         warn(f"note: {note}")
     return dataset
 
@@ -154,10 +159,16 @@ def split(
     to: Annotated[str | None, typer.Option("--to", help="Format to write; default: the source's.")] = None,
     gzip: Gzip = False,
 ) -> None:
-    """Hold out a validation part of train (and a test part if there is none); the same seed gives the same split."""
+    """Hold out a validation part of train (and a test part if there is none); the same seed gives the same split.
+
+    Tables keep all their columns, and the names of these.
+    """
     to = known_format(to) if to else format_of(source, format)
     check_new(target)
-    dataset = load(source, format, columns, preparation)
+    dataset = read(source, columns, format)
+    if FORMATS[to].holds == "texts" and to != "lf":
+        dataset = with_others(dataset, source, f".{format_of(source, format)}", columns)
+    dataset = announced(prepared(dataset, preparation))
     if validation:
         dataset = hold_out(dataset, validation, preparation.seed, into="validation")
     _write(dataset, target, to, gzip)

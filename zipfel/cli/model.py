@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -19,12 +19,13 @@ from zipfel.cli.options import Model, with_options
 from zipfel.cli.predict import Threshold
 from zipfel.cli.progress import Shown, span
 from zipfel.cli.show import bar, console, print_table, say, warn
-from zipfel.data.dataset import Dataset, Part, Propensity
-from zipfel.data.formats import TableSettings
+from zipfel.data.dataset import Part, Propensity
+from zipfel.data.formats import TableSettings, read
 from zipfel.data.formats.files import write_bytes
+from zipfel.data.judged import Judged, filtered_of, judged
 from zipfel.data.splits import Preparation
 from zipfel.data.text import TextSettings
-from zipfel.errors import INTERRUPTED, ConfigError, DataError
+from zipfel.errors import INTERRUPTED, ConfigError
 from zipfel.evaluate import Report, metric_rows, ranked, read_predictions
 from zipfel.evaluate import evaluate as judge
 from zipfel.label_report import LabelReport
@@ -169,26 +170,29 @@ def evaluate(
     at_threshold = per_label is not None or tags != Threshold()
     if at_threshold and predictions is not None:
         raise ConfigError("--per-label and thresholds need a model, not --predictions")
-    dataset = data.load(paths[-1], format, columns, preparation)
+    tagger = None if model is None else loaded(model)
+    about = judged_of(tagger, Reading(paths[-1], format, columns, preparation), part)
+    dataset, part = about.dataset, about.part
     given = Propensity(dataset.propensity.A if a is None else a, dataset.propensity.B if b is None else b)
     points, start = data.part_of(dataset, part), time.perf_counter()
-    if model is not None:
-        tagger = tagger_of(model, dataset)
-        ranking = tagger.rank(_inputs(tagger, points), ks[-1], points.filtered)
+    if tagger is not None:
+        ranking = tagger.rank(_inputs(tagger, points), ks[-1], filtered_of(points, len(tagger.labels_)))
     else:
         assert predictions is not None
         scores = read_predictions(predictions, len(points), dataset.sizes.labels)
         ranking = ranked(scores, dataset, part, ks[-1])
     seconds = time.perf_counter() - start
     report = judge(ranking, dataset, part, ks, given)
-    recall = {} if model is None else _index_recall(tagger, points, ks[-1])
+    recall = {} if tagger is None else _index_recall(tagger, points, ks[-1])
     labels = None
-    if at_threshold:
-        inputs = _inputs(tagger, points), points.Y, tags.of(tagger), points.filtered
-        labels = tagger.per_label(*inputs)
+    if at_threshold and tagger is not None:
+        known = points.Y[:, : len(tagger.labels_)]
+        filtered = filtered_of(points, len(tagger.labels_))
+        labels = tagger.per_label(_inputs(tagger, points), known, tags.of(tagger), filtered)
     averages = {} if labels is None else labels.averages()
     if json is not None:
-        _write_json(json, report.as_json() | {"seconds": round(seconds, 3)} | recall | averages)
+        figures = report.as_json() | {"seconds": round(seconds, 3)} | about.as_json()
+        _write_json(json, figures | recall | averages)
     if labels is not None and per_label is not None:
         labels.write(per_label)
     show_report(report, ks)
@@ -205,15 +209,37 @@ def _model_of(paths: list[Path], predictions: Path | None) -> Path | None:
     return paths[0] if len(paths) == 2 else None
 
 
-def tagger_of(model: Path, dataset: Dataset) -> Tagger:
-    """Load a saved model and check that its labels are the data set's."""
+def loaded(model: Path) -> Tagger:
+    """Load a saved model."""
     from zipfel.tagger import Tagger
 
-    tagger = Tagger.load(model)
-    names = list(dataset.label_names or map(str, range(dataset.sizes.labels)))
-    if tagger.classes_ != names:
-        raise DataError(f"the model's {len(tagger.classes_)} labels are not the {len(names)} labels of {dataset.name}")
-    return tagger
+    return Tagger.load(model)
+
+
+class Reading(NamedTuple):
+    """A data set, and how to read it."""
+
+    path: Path
+    format: str | None
+    columns: TableSettings
+    preparation: Preparation
+
+
+def judged_of(tagger: Tagger | None, reading: Reading, part: str) -> Judged:
+    """Return the points to judge a model on, and print what a reader of the figures must know first.
+
+    Without a model, the part is judged as it is; with `--holdout 0` and without a test part, train is.
+    """
+    path, format, columns, preparation = reading
+    if tagger is None:
+        dataset = data.load(path, format, columns, preparation)
+        return Judged(dataset, "train" if part == "test" and dataset.test is None else part)
+    dataset = read(path, columns.or_else(tagger.source_.columns), format)
+    about = judged(dataset, tagger.labels_, tagger.source_, part, preparation)
+    data.announced(about.dataset)
+    for line in about.lines():
+        say(line)
+    return about
 
 
 def _inputs(tagger: Tagger, points: Part) -> Any:

@@ -1,12 +1,13 @@
-"""Output files of `zipfel predict --out FILE`: lines of JSON, a table, or a sparse matrix of scores."""
+"""Output files of `zipfel predict --out FILE`: lines of JSON, CSV, Parquet, or a sparse matrix of scores."""
 
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -14,13 +15,15 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from zipfel.cli.inputs import Row, check_names
+from zipfel.cli.parquet import write_parquet
 from zipfel.data.formats.files import json_line, new_file, write_bytes
-from zipfel.errors import ConfigError
+from zipfel.errors import ConfigError, check_installed
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from zipfel.tagging import Tagged
 
-ENDINGS = (".jsonl", ".csv", ".npz")
+LAYOUTS = ("wide", "tidy", "joined")  # of a table: tags side by side, a row for each tag, all tags in one cell
 BLOCK = 4096  # rows of a matrix in memory at a time
 
 
@@ -29,40 +32,118 @@ class Output:
     """A file format: its header, how a batch is encoded, and how the file is made of the encoded batches."""
 
     header: bytes
-    rows: Callable[[Sequence[str], Tagged], bytes]
+    rows: Callable[[Sequence[Row], Tagged], bytes]
     finish: Callable[[Path], None] | None = None  # None: they are the file
 
 
-def output_of(out: Path, names: Sequence[str], k: int) -> Output:
-    """Return the format for the ending of `out`.  names: label names.  k: maximum number of tags per text."""
-    if out.suffix == ".jsonl":
-        return Output(b"", lambda texts, tagged: b"".join(map(json_line, objects(texts, tagged))))
-    if out.suffix == ".csv":
-        columns = [f"{name}_{rank}" for rank in range(1, k + 1) for name in ("label", "score")]
-        return Output(_csv([["text", "known", *columns]]), lambda texts, tagged: _csv(_cells(texts, tagged)))
-    if out.suffix == ".npz":
-        record = np.dtype([("ids", "<i4", k), ("scores", "<f4", k)])
+@dataclass(frozen=True)
+class Wanted:
+    """What an output file holds. names: of labels.  k: maximum tags of a text.  columns: copied from the input.
 
-        def records(texts: Sequence[str], tagged: Tagged) -> bytes:
-            batch = np.empty(len(texts), record)
-            batch["ids"], batch["scores"] = tagged.ranking.ids, tagged.ranking.scores
-            return batch.tobytes()
+    layout: of a CSV file, one of LAYOUTS.  sep: between joined tags, if no label contains it.
+    """
 
-        return Output(b"", records, lambda part: write_matrix(out, part, record, names))
-    raise ConfigError(f"--out must end in {', '.join(ENDINGS)}; found {out.name!r}")
+    names: Sequence[str]
+    k: int
+    columns: Sequence[str] = ("text",)
+    layout: str | None = None
+    sep: str | None = None
 
 
-def objects(texts: Sequence[str], tagged: Tagged) -> Iterator[dict[str, Any]]:
-    """Yield each text with its tags, and whether it has a known word, as JSON objects."""
-    for text, tags, known in zip(texts, tagged.tags(), tagged.known.tolist(), strict=True):
-        yield {"text": text, "tags": [tag._asdict() for tag in tags], "known": known}
+def output_of(out: Path, wanted: Wanted) -> Output:
+    """Return the format for the ending of `out`."""
+    if wanted.layout is not None and out.suffix != ".csv":
+        raise ConfigError(f"--layout is for .csv files; found {out.name!r}")
+    makers = {".jsonl": _jsonl, ".csv": _table, ".parquet": _parquet, ".npz": _npz}
+    if out.suffix not in makers:
+        raise ConfigError(f"--out must end in {', '.join(makers)}; found {out.name!r}")
+    return makers[out.suffix](out, wanted)
 
 
-def _cells(texts: Sequence[str], tagged: Tagged) -> Iterator[list[str]]:
-    """Yield one row per text: whether it has a known word, its tags side by side, padded with empty cells."""
-    for text, tags, known in zip(texts, tagged.tags(), tagged.known.tolist(), strict=True):
-        cells = [cell for label, score in tags for cell in (label, f"{score:.6g}")]
-        yield [text, str(known).lower(), *cells, *[""] * (2 * tagged.ranking.k - len(cells))]
+def _jsonl(out: Path, wanted: Wanted) -> Output:
+    check_names(wanted.columns, ["tags", "known"])
+    return Output(b"", lambda rows, tagged: b"".join(map(json_line, objects(rows, tagged))))
+
+
+def _parquet(out: Path, wanted: Wanted) -> Output:
+    check_installed("writing Parquet", "tables", "pyarrow")
+    check_names(wanted.columns, ["tags", "scores", "known"])
+    return replace(_jsonl(out, wanted), finish=lambda part: write_parquet(out, part, wanted.columns))
+
+
+def _npz(out: Path, wanted: Wanted) -> Output:
+    record = np.dtype([("ids", "<i4", wanted.k), ("scores", "<f4", wanted.k)])
+
+    def records(rows: Sequence[Row], tagged: Tagged) -> bytes:
+        batch = np.empty(len(rows), record)
+        batch["ids"], batch["scores"] = tagged.ranking.ids, tagged.ranking.scores
+        return batch.tobytes()
+
+    return Output(b"", records, lambda part: write_matrix(out, part, record, wanted.names))
+
+
+def _table(out: Path, wanted: Wanted) -> Output:
+    layout = wanted.layout or "wide"
+    if layout not in LAYOUTS:
+        raise ConfigError(f"--layout must be one of {', '.join(LAYOUTS)}; found {layout!r}")
+    pairs = [f"{name}_{rank}" for rank in range(1, wanted.k + 1) for name in ("label", "score")]
+    own = ["known", *{"wide": pairs, "tidy": ["rank", "label", "score"], "joined": ["tags", "scores"]}[layout]]
+    check_names(wanted.columns, own)
+    cells = {"wide": _side_by_side, "tidy": _one_row_a_tag, "joined": _joiner(wanted)}[layout]
+
+    def encoded(rows: Sequence[Row], tagged: Tagged) -> bytes:
+        lines = []
+        for row, tags, known in zip(rows, tagged.tags(), tagged.known.tolist(), strict=True):
+            start = [*_copied(row), str(known).lower()]
+            written = [(label, f"{score:.6g}") for label, score in tags]
+            lines += [[*start, *own_cells] for own_cells in cells(written, wanted.k)]
+        return _csv(lines)
+
+    return Output(_csv([[*wanted.columns, *own]]), encoded)
+
+
+Tags = Sequence[tuple[str, str]]  # labels and scores of a text
+
+
+def _side_by_side(tags: Tags, k: int) -> list[list[str]]:
+    """Return one row, padded with empty cells."""
+    return [[cell for pair in tags for cell in pair] + ["", ""] * (k - len(tags))]
+
+
+def _one_row_a_tag(tags: Tags, k: int) -> list[list[str]]:
+    return [[str(rank), label, score] for rank, (label, score) in enumerate(tags, start=1)]
+
+
+def _joiner(wanted: Wanted) -> Callable[[Tags, int], list[list[str]]]:
+    """Return a function that joins tags with a mark that no label contains; without such a mark, as a JSON list."""
+    marks = [mark for mark in (wanted.sep, ";", "|") if mark is not None]
+    mark = next((mark for mark in marks if not any(mark in name for name in wanted.names)), None)
+
+    def joined(tags: Tags, k: int) -> list[list[str]]:
+        labels, scores = [label for label, _ in tags], [score for _, score in tags]
+        cell = json_line(labels).decode().strip() if mark is None else mark.join(labels)
+        return [[cell, (mark or ";").join(scores)]]
+
+    return joined
+
+
+def objects(rows: Sequence[Row], tagged: Tagged) -> Iterator[dict[str, Any]]:
+    """Yield each document with its tags, and whether it has a known word, as JSON objects."""
+    for row, tags, known in zip(rows, tagged.tags(), tagged.known.tolist(), strict=True):
+        kept = {name: _plain(value) for name, value in row.kept.items()}
+        yield {**kept, "tags": [tag._asdict() for tag in tags], "known": known}
+
+
+def _plain(value: Any) -> Any:
+    """Return a cell as JSON can hold it."""
+    known = isinstance(value, str | int | float | list | dict | datetime.date | datetime.time | None)
+    return value if known else str(value)
+
+
+def _copied(row: Row) -> list[str]:
+    """Return the copied cells of a row as text: lists as JSON, missing values as empty cells."""
+    cells = (_plain(value) for value in row.kept.values())
+    return ["" if c is None else c if isinstance(c, str) else json_line(c).decode().strip().strip('"') for c in cells]
 
 
 def _csv(rows: Any) -> bytes:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from rich.markup import escape
 
+from zipfel.cli.inputs import STDIN, Input, Row, check_names, opened_input, texts_input
 from zipfel.cli.options import Model, with_options
-from zipfel.cli.outputs import objects, output_of
+from zipfel.cli.outputs import Wanted, objects, output_of
 from zipfel.cli.progress import counted
 from zipfel.cli.show import console, say, warn
 from zipfel.cli.unfinished import unfinished
 from zipfel.config import Settings, setting
-from zipfel.data.cells import cell_text
-from zipfel.data.formats.files import json_line, shortened, text_lines
-from zipfel.data.formats.table import text_columns
-from zipfel.data.formats.table_files import open_table
+from zipfel.data.formats.files import json_line, shortened
 from zipfel.errors import INTERRUPTED, ConfigError, DataError
 
 if TYPE_CHECKING:  # torch takes seconds to import
@@ -30,6 +31,8 @@ if TYPE_CHECKING:  # torch takes seconds to import
 
 BATCH = 1024  # texts
 CHARACTERS = 4_000_000  # per batch, so that long texts need no more memory than short ones
+
+Item = TypeVar("Item", bound=Sized)
 
 
 @dataclass(frozen=True)
@@ -51,41 +54,82 @@ class Threshold(Settings):
             raise ConfigError("--by-frequency needs --precision or --best-f1")
 
     def of(self, tagger: Loaded | Tagger) -> Any:
-        """Return the threshold for a model, or one per frequency bin; None keeps all tags."""
+        """Return the threshold for a model, or one per frequency bin; print one that is chosen. None keeps all tags."""
         if self.precision is None and not self.best_f1:
             return self.threshold
-        return tagger.choose_threshold(self.precision, self.by_frequency)
+        chosen = tagger.choose_threshold(self.precision, self.by_frequency)
+        values = chosen if isinstance(chosen, tuple) else (chosen,)
+        shown = ", ".join(f"{value:.6g}" for value in values) + " for rare, medium and frequent labels" * (
+            len(values) > 1
+        )
+        why = "best micro-F1" if self.precision is None else f"precision {self.precision:g}"
+        warn(f"note: threshold {shown} ({why} on held-out points)")
+        return chosen
+
+
+@dataclass(frozen=True)
+class Reading(Settings):
+    """How the file of texts is read; default: as in training."""
+
+    text: str | None = setting(None, "text columns of the file, such as title,body")
+    keep: str | None = setting(
+        None, "columns of the file to copy to the output, such as id,url; default: all but labels"
+    )
+    encoding: str | None = setting(None, "encoding of the file, such as cp1252")
+
+
+@dataclass(frozen=True)
+class Writing(Settings):
+    """How the tags are written to a file."""
+
+    layout: Literal["wide", "tidy", "joined"] | None = setting(
+        None, "tags in a .csv file: wide (side by side, the default), tidy (a row for each tag) or joined (in one cell)"
+    )
 
 
 @with_options
 def predict(
     model: Model,
     wanted: Threshold,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT ...]", help="Texts to tag.")] = None,
+    reading: Reading,
+    writing: Writing,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT ...]", help="Texts, or - for lines of standard input.")
+    ] = None,
     input: Annotated[Path | None, typer.Option(help="File of texts: .txt (one per line), .jsonl, .csv, …")] = None,
-    text: Annotated[str | None, typer.Option(help="Text columns of the file, such as title,body.")] = None,
     k: Annotated[int | None, typer.Option(help="Maximum tags per text (5; with a threshold 50).")] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write: .jsonl, .csv, or .npz (scores).")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write: .jsonl, .csv, .parquet, or .npz (scores).")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Overwrite --out instead of resuming.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Without --out: print one JSON object per line.")] = False,
 ) -> None:
-    """Tag texts given as arguments, or in a file of any size.
+    """Tag texts given as arguments, in a file of any size, or on standard input.
 
     With --out, run the same command again to resume.
     """
     if bool(texts) == (input is not None):
         raise ConfigError("give either texts to tag or a file of texts with --input")
+    if texts == [str(STDIN)]:
+        texts, input = None, STDIN
     if out is not None and input is None:
-        raise ConfigError("--out needs --input")
+        raise ConfigError("--out needs --input, or - for standard input")
     work = _work(model, wanted, k)
     if out is not None:
         assert input is not None
-        _write(work, input, text, out, fresh)
+        _write(work, input, (reading, writing), out, fresh)
         return
-    source = iter(texts or []) if input is None else texts_of(input, text)
-    for batch in batches(source):
-        for item in objects(batch, work.tagged(batch)):
-            sys.stdout.write(json_line(item).decode()) if json else _show(item)
+    source = texts_input(texts or []) if input is None else _opened(work, input, reading)
+    check_names(source.columns if json else (), ["tags", "known"])
+    for batch in batches(source.rows()):
+        for row, item in zip(batch, objects(batch, work.tagged(batch)), strict=True):
+            sys.stdout.write(json_line(item).decode()) if json else _show(row, item)
+
+
+def _opened(work: Work, path: Path, reading: Reading) -> Input:
+    """Open a file of texts; say which columns are read."""
+    opened = opened_input(path, work.tagger.source_, reading.text, reading.keep, reading.encoding)
+    if opened.about:
+        warn(f"note: {opened.about}")
+    return opened
 
 
 @dataclass(frozen=True)
@@ -96,9 +140,9 @@ class Work:
     seal: str  # checksum of the saved model
     wanted: Request  # which tags, of no texts yet
 
-    def tagged(self, texts: list[str]) -> Tagged:
-        """Return the tags of texts."""
-        return self.tagger.tag([replace(self.wanted, X=texts)])[0]
+    def tagged(self, rows: Sequence[Row]) -> Tagged:
+        """Return the tags of documents."""
+        return self.tagger.tag([replace(self.wanted, X=[row.document for row in rows])])[0]
 
     @property
     def width(self) -> int:
@@ -117,22 +161,22 @@ def _work(model: Path, wanted: Threshold, k: int | None) -> Work:
     return Work(tagger, seal, Request([], k, wanted.of(tagger)))
 
 
-def _write(work: Work, source: Path, columns: str | None, out: Path, fresh: bool) -> None:
+def _write(work: Work, path: Path, options: tuple[Reading, Writing], out: Path, fresh: bool) -> None:
     """Tag a file of texts and write the tags to a file; resume if it was interrupted."""
-    from zipfel.persistence import checksum
-
-    output = output_of(out, work.tagger.classes_, work.width)
-    if not source.is_file():
-        raise DataError("cannot be read: no such file", source)
-    inputs = {"model": work.seal, "input": checksum(source), "text": columns, "k": work.width,
-              "threshold": str(work.wanted.threshold)}  # fmt: skip
+    reading, writing = options
+    if path != STDIN and not path.is_file():
+        raise DataError("cannot be read: no such file", path)
+    source, names, sep = _opened(work, path, reading), work.tagger.classes_, work.tagger.source_.columns.sep
+    output = output_of(out, Wanted(names, work.width, source.columns, writing.layout, sep))
+    inputs = {"model": work.seal, "input": _identity(path), "k": work.width, "threshold": str(work.wanted.threshold),
+              **dataclasses.asdict(reading), **dataclasses.asdict(writing)}  # fmt: skip
     with unfinished(out, inputs, fresh) as file, counted(file.rows) as show:
         if not file.bytes:
             file.write(output.header, 0)
         if file.rows:
             warn(f"resuming after {file.rows:,} texts")
         try:
-            for batch in batches(islice(texts_of(source, columns), file.rows, None)):
+            for batch in batches(islice(source.rows(), file.rows, None)):
                 file.write(output.rows(batch, work.tagged(batch)), len(batch))
                 show(file.rows)
             file.finish(output.finish)
@@ -142,34 +186,27 @@ def _write(work: Work, source: Path, columns: str | None, out: Path, fresh: bool
     say(f"{out}: {file.rows:,} texts tagged")
 
 
-def _show(item: Mapping[str, Any]) -> None:
-    console.print(f"[bold]{escape(shortened(item['text'], 60))}[/bold]", soft_wrap=True)
+def _identity(path: Path) -> str:
+    """Return a checksum of the input; for standard input, which cannot be read again, a value that is never equal."""
+    from zipfel.persistence import checksum
+
+    return f"standard input of process {os.getpid()} at {time.time()}" if path == STDIN else checksum(path)
+
+
+def _show(row: Row, item: Mapping[str, Any]) -> None:
+    console.print(f"[bold]{escape(shortened(row.text, 60))}[/bold]", soft_wrap=True)
     if not item["known"]:
         say("  no known word; the most frequent labels are:")
     for tag in item["tags"]:
         say(f"  {tag['score']:.3f}  {tag['label']}")
 
 
-def texts_of(path: Path, columns: str | None) -> Iterator[str]:
-    """Yield the texts of a file; the text columns of a table are joined with blanks."""
-    if path.name.removesuffix(".gz").endswith(".txt"):
-        yield from (line.rstrip("\r\n") for line in text_lines(path))
-        return
-    table = open_table(path)
-    wanted = columns.split(",") if columns else text_columns(table.columns)
-    if not wanted:
-        raise DataError(f"no text column found; name it with --text (columns: {', '.join(table.columns)})", path)
-    table.check(wanted)
-    for _, values in table.rows(wanted):
-        yield " ".join(map(cell_text, values))
-
-
-def batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield batches of up to BATCH texts or about CHARACTERS characters."""
-    batch, length = list[str](), 0
-    for text in texts:
-        batch.append(text)
-        length += len(text)
+def batches(rows: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yield batches of up to BATCH rows or about CHARACTERS characters, which `len` counts."""
+    batch, length = list[Item](), 0
+    for row in rows:
+        batch.append(row)
+        length += len(row)
         if len(batch) == BATCH or length >= CHARACTERS:
             yield batch
             batch, length = [], 0

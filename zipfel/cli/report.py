@@ -9,7 +9,7 @@ import typer
 from rich.progress import Progress
 
 from zipfel.cli import data
-from zipfel.cli.model import tagger_of
+from zipfel.cli.model import Reading, judged_of, loaded
 from zipfel.cli.options import Model, with_options
 from zipfel.cli.show import say, warnings
 from zipfel.data.formats import TableSettings
@@ -35,9 +35,9 @@ def report(
 
     check_installed("a report", "report", "matplotlib")  # before anything is read
     about = persistence.read_about(persistence.located(model))
-    dataset = data.load(source, format, columns, preparation)
-    points = data.part_of(dataset, part)
-    tagger = tagger_of(model, dataset)
+    tagger = loaded(model)
+    dataset, part, *_ = judged_of(tagger, Reading(source, format, columns, preparation), part)
+    points = dataset.parts[part]
     with Progress(console=warnings, transient=True, disable=not warnings.is_terminal) as progress:
         task = progress.add_task(f"tagging {part}", total=len(points))
         result = findings(tagger, dataset, part, lambda points: progress.update(task, completed=points))

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from zipfel.types import Sizes, stored
 
 Texts = Mapping[str, Sequence[str]]  # field -> one text per row, such as {"title": [...], "content": [...]}
 Rows = NDArray[np.int64]
+Item = TypeVar("Item")
 
 
 class Propensity(NamedTuple):
@@ -24,6 +25,29 @@ class Propensity(NamedTuple):
 
     A: float = 0.55
     B: float = 1.5
+
+
+class TrainedOn(NamedTuple):
+    """Number of training points of a model, in all and for each label, [labels]."""
+
+    points: int
+    counts: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How a data set was read. text: text fields, in a table its columns.  Others: of a table, see `TableSettings`."""
+
+    text: tuple[str, ...] = ()
+    labels: str | None = None
+    sep: str | None = None
+    encoding: str | None = None
+
+    def __str__(self) -> str:
+        """Return the columns in words."""
+        split = "" if self.sep is None else f", split at {self.sep!r}"
+        encoding = "" if self.encoding is None else f"; encoding {self.encoding}"
+        return f"text from {', '.join(self.text)}; labels from {self.labels}{split}{encoding}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +63,7 @@ class Part:
     texts: Texts | None = None
     uids: Sequence[str] | None = None
     filtered: csr_array | None = None
+    others: Mapping[str, Sequence[Any]] | None = None  # further columns of a table, where they are kept
 
     def __post_init__(self) -> None:
         """Check that everything has one row per point, and remove filtered pairs from Y."""
@@ -68,6 +93,7 @@ class Part:
             texts=None if self.texts is None else {name: pick(t, rows) for name, t in self.texts.items()},
             uids=None if self.uids is None else pick(self.uids, rows),
             filtered=None if self.filtered is None else self.filtered[rows],
+            others=None if self.others is None else {name: pick(c, rows) for name, c in self.others.items()},
         )
 
     def with_labels(self, kept: Rows) -> Part:
@@ -93,6 +119,8 @@ class Dataset:
     feature_names: Sequence[str] | None = None
     propensity: Propensity = field(default_factory=Propensity)
     notes: tuple[str, ...] = ()
+    columns: Columns | None = None  # of the table; None if it was none
+    trained_on: TrainedOn | None = None  # where a model is judged that was trained on more than `train`
 
     def __post_init__(self) -> None:
         """Check that the parts agree in labels, features and text fields, and that test and validation differ."""
@@ -136,6 +164,8 @@ class Dataset:
     @property
     def label_counts(self) -> NDArray[np.int64]:
         """Number of train points of each label, [labels]."""
+        if self.trained_on is not None:
+            return self.trained_on.counts
         return np.bincount(self.train.Y.indices, minlength=self.sizes.labels)
 
     def label_name(self, label: int) -> str:
@@ -169,7 +199,7 @@ def without_pairs(matrix: csr_array, pairs: csr_array) -> csr_array:
     return csr_array((matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape)
 
 
-def pick(items: Sequence[str], rows: Rows) -> list[str]:
+def pick(items: Sequence[Item], rows: Rows) -> list[Item]:
     """Return the items at `rows`."""
     return [items[row] for row in rows]
 

@@ -60,12 +60,13 @@ def is_matrix(values: Any) -> bool:
 
 
 def texts_of(X: Any) -> Texts:
-    """Return texts by field, all of one length; a plain list is one field."""
+    """Return texts by field, all of one length; a plain list is one field. Documents may have fields too."""
     if isinstance(X, str):
         raise DataError("expected a list of texts; found a single text")
     X = _frame_texts(X, ()) if is_frame(X) else X
     if not isinstance(X, Iterable) and not is_column(X):
         raise DataError(f"expected a list of texts or a matrix of features; found {type(X).__name__}")
+    X = _by_field(X)
     given = X if isinstance(X, Mapping) else {"text": X}
     texts = {name: texts_in(values_of(c), name) if is_column(c) else list(c) for name, c in given.items()}
     first = next(iter(texts), "")
@@ -78,6 +79,17 @@ def texts_of(X: Any) -> Texts:
                 field = f" of {name!r}" if isinstance(X, Mapping) else ""
                 raise DataError(f"row {row}{field} must be text; found {type(text).__name__}")
     return texts
+
+
+def _by_field(X: Any) -> Any:
+    """Return documents that have fields as lists by field; a field that a document lacks is empty."""
+    if not isinstance(X, list | tuple) or not any(isinstance(item, Mapping) for item in X):
+        return X
+    for row, item in enumerate(X):
+        if not isinstance(item, Mapping):
+            raise DataError(f"row {row}: expected fields, as other rows have; found {type(item).__name__}")
+    names = dict.fromkeys(name for item in X for name in item)
+    return {name: [item.get(name, "") for item in X] for name in names}
 
 
 def matrix_of(X: Any) -> csr_array:

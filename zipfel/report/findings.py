@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 from zipfel import metrics, tagging
 from zipfel.calibration import cut
 from zipfel.data.dataset import Dataset, Part
+from zipfel.data.judged import filtered_of
 from zipfel.errors import DataError
 from zipfel.evaluate import Report, evaluate
 from zipfel.index.exact import SPARE
@@ -108,7 +109,8 @@ def _ranking(tagger: Tagger, points: Part, on_progress: Callable[[int], None]) -
     parts = []
     for start in range(0, len(points), BATCH):
         some = points.take(np.arange(start, min(start + BATCH, len(points))))
-        request = Request(some.X if tagger.features_ is None else some.texts, LENGTH, filtered=some.filtered)
+        filtered = filtered_of(some, len(tagger.labels_))
+        request = Request(some.X if tagger.features_ is None else some.texts, LENGTH, filtered=filtered)
         parts.append(tagger.tag([request])[0].ranking)
         on_progress(start + len(some))
     return Ranking(np.concatenate([part.ids for part in parts]), np.concatenate([part.scores for part in parts]))

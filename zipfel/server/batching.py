@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from zipfel.server.answers import busy
@@ -78,12 +79,12 @@ class Batcher:
 
     def _taken(self) -> list[Job]:
         """Remove a batch from the queue and return it."""
-        batch, texts, characters = list[Job](), 0, 0
-        while self.jobs and (not batch or (texts < TEXTS and characters < CHARACTERS)):
+        batch, texts, total = list[Job](), 0, 0
+        while self.jobs and (not batch or (texts < TEXTS and total < CHARACTERS)):
             job = self.jobs.popleft()
             batch.append(job)
             texts += len(job.request.X)
-            characters += sum(map(len, job.request.X))
+            total += sum(map(characters, job.request.X))
         self.waiting -= texts
         if not self.jobs:
             self.wake.clear()
@@ -102,6 +103,11 @@ class Batcher:
                     job.answer.set_exception(own)
             else:
                 _deliver(job, answer, loaded)
+
+
+def characters(document: str | Mapping[str, str]) -> int:
+    """Return the number of characters of a text, or of all fields of a document."""
+    return len(document) if isinstance(document, str) else sum(map(len, chain(document, document.values())))
 
 
 def _deliver(job: Job, answer: Answer, loaded: Loaded) -> None:

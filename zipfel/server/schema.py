@@ -4,14 +4,51 @@ from __future__ import annotations
 
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
 
 from zipfel.server.answers import Problem
 from zipfel.server.settings import K
 
 EXTRA = 100  # maximum number of extra labels in a request
 
-Texts = Annotated[list[str], FailFast()]  # report only the first wrong item
+FIELDS = 100  # maximum number of fields of a document
+
+
+def _text_or_fields(value: object) -> object:
+    """Accept a text, or an object of texts by field."""
+    if isinstance(value, dict):
+        wrong = next((name for name, text in value.items() if not isinstance(text, str)), None)
+        if wrong is not None:
+            raise PydanticCustomError("field", "Field {name} should be a valid string", {"name": repr(wrong[:40])})
+        if len(value) > FIELDS:
+            raise PydanticCustomError("fields", "Input should have at most {most} fields", {"most": FIELDS})
+    elif not isinstance(value, str):
+        raise PydanticCustomError("text", "Input should be a valid string, or an object of texts by field")
+    return value
+
+
+def _alike(values: list[str | dict[str, str]]) -> list[str | dict[str, str]]:
+    if len({type(value) for value in values}) > 1:
+        raise PydanticCustomError("mixed", "Input should be all texts, or all objects of texts by field")
+    return values
+
+
+_FIELDED = {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": FIELDS}
+_KINDS = [{"type": "array", "items": items} for items in ({"type": "string"}, _FIELDED)]
+Document = Annotated[str | dict[str, str], BeforeValidator(_text_or_fields)]
+Documents = Annotated[  # report only the first wrong item
+    list[Document], FailFast(), AfterValidator(_alike), WithJsonSchema({"anyOf": _KINDS})
+]
 Asked = TypeVar("Asked", bound="_Asked")
 ModelId = Annotated[str, Field(max_length=200, description="Id of a model, see /models; default: the first.")]
 
@@ -30,7 +67,13 @@ class _Asked(BaseModel):
 class TagRequest(_Asked):
     """Texts to tag."""
 
-    texts: Annotated[Texts, Field(examples=[["sharp chest pain on breathing"]])]
+    texts: Annotated[
+        Documents,
+        Field(
+            examples=[["sharp chest pain on breathing"], [{"title": "chest pain", "body": "sharp, on breathing"}]],
+            description="Texts, or objects of texts by field (all of one kind); /models lists the fields of a model.",
+        ),
+    ]
     k: Annotated[
         int | None, Field(ge=1, le=K, description="Maximum number of tags per text."), BeforeValidator(_whole)
     ] = None
@@ -60,6 +103,7 @@ class Model(ModelVersion):
 
     kind: Annotated[str, Field(description="Kind of model, as listed by `zipfel models`.")]
     labels: int
+    fields: Annotated[list[str], Field(description="Text fields that documents may have in POST /tag.")]
     default: Annotated[bool, Field(description="Whether it is used when a request names no model.")]
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from zipfel.errors import ConfigError, ZipfelError, quoted
 from zipfel.server import log, schema
 from zipfel.server.answers import Problem, busy
-from zipfel.server.batching import Batcher
+from zipfel.server.batching import Batcher, characters
 from zipfel.server.body import Bodies
 from zipfel.server.catalog import Catalog, Loaded, Slot
 from zipfel.server.measures import Measures
@@ -64,26 +64,28 @@ class Service:
     async def tag(self, asked: schema.TagRequest) -> dict[str, Any]:
         """Tag texts."""
         slot, extra = self.catalog.slot(asked.model), asked.extra or {}
-        self._check_texts([*asked.texts, *(max(pair, key=len) for pair in extra.items())])
+        self._check_texts([*map(characters, asked.texts), *(max(map(len, pair)) for pair in extra.items())])
+        _check_fields(slot.current, asked.texts)
         request = Request(asked.texts, asked.k, asked.threshold, extra)
         try:
             slot.current.tagger.check(request)
             answer, loaded = await self.batchers[slot.id].tag(request)
-        except ConfigError as problem:  # the model cannot answer this request
+        except ZipfelError as problem:  # the model cannot answer this request
             raise Problem(400, str(problem)) from None
         return {"tags": [list(map(scored, row)) for row in answer.tags], "known": answer.known, "model": named(loaded)}
 
-    def _check_texts(self, texts: Sequence[str]) -> None:
+    def _check_texts(self, lengths: Sequence[int]) -> None:
+        """Check the number of texts and their lengths in characters."""
         most, longest = self.settings.max_texts, self.settings.max_length
-        if len(texts) > most:
-            raise Problem(413, f"a request may have at most {most} texts and extra labels; found {len(texts)}")
-        for number, text in enumerate(texts):
-            if len(text) > longest:
-                raise Problem(413, f"a text may have at most {longest} characters; text {number} has {len(text)}")
+        if len(lengths) > most:
+            raise Problem(413, f"a request may have at most {most} texts and extra labels; found {len(lengths)}")
+        for number, length in enumerate(lengths):
+            if length > longest:
+                raise Problem(413, f"a text may have at most {longest} characters; text {number} has {length}")
 
     async def explain(self, asked: schema.ExplainRequest) -> dict[str, Any]:
         """Explain a label."""
-        self._check_texts([asked.text])
+        self._check_texts([len(asked.text)])
         loaded = self.catalog.slot(asked.model).current
         _label_id(loaded, asked.label)
         try:
@@ -124,6 +126,13 @@ class Service:
         return self.measures.text(models, sum(batcher.waiting for batcher in self.batchers.values()))
 
 
+def _check_fields(loaded: Loaded, texts: Sequence[str | Mapping[str, str]]) -> None:
+    try:
+        loaded.tagger.source_.check_fields(name for text in texts if not isinstance(text, str) for name in text)
+    except ConfigError as problem:
+        raise Problem(404, str(problem)) from None
+
+
 def _label_id(loaded: Loaded, name: str) -> int:
     id = loaded.label_ids.get(name)
     if id is None:
@@ -148,6 +157,7 @@ def described(slot: Slot, default: bool) -> dict[str, Any]:
         **named(slot.current),
         "kind": tagger.chosen_.model,
         "labels": len(slot.current.label_ids),
+        "fields": list(tagger.source_.fields),
         "default": default,
     }
 

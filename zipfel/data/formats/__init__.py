@@ -32,7 +32,11 @@ class Format:
 
 
 def _format(module: ModuleType, holds: str, is_here: Callable[[Path], object], shown_by: str) -> Format:
-    return Format(is_here, lambda path, settings: module.read(path, settings.encoding), module.write, holds, shown_by)
+    def read(path: Path, settings: TableSettings) -> Dataset:
+        dataset: Dataset = module.read(path, settings.encoding or "utf-8")
+        return dataset
+
+    return Format(is_here, read, module.write, holds, shown_by)
 
 
 def _table(ending: str) -> Format:

@@ -50,11 +50,12 @@ class Names(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """The content of dataset.json. text: the text columns of tables."""
+    """The content of dataset.json. text, labels: the text columns and the label column of tables."""
 
     name: str
     propensity: Propensity
     text: tuple[str, ...] = ()
+    labels: str | None = None
 
 
 @dataclass
@@ -147,16 +148,22 @@ def read_metadata(folder: Path) -> Metadata:
     try:
         values = orjson.loads(text)
         propensity = Propensity(float(values["propensity"]["A"]), float(values["propensity"]["B"]))
-        name, columns = values["name"], values.get("text", [])
-        if not (all(map(math.isfinite, propensity)) and all(isinstance(word, str) for word in (name, *columns))):
+        name, columns, labels = values["name"], values.get("text", []), values.get("labels")
+        words = (name, *columns, *([] if labels is None else [labels]))
+        if not (all(map(math.isfinite, propensity)) and all(isinstance(word, str) for word in words)):
             raise ValueError("A and B must be finite, and names must be text")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f'expected {{"name": …, "propensity": {{"A": …, "B": …}}}}; {error!r:.80}', path) from None
-    return Metadata(name, propensity, tuple(columns))
+    return Metadata(name, propensity, tuple(columns), labels)
 
 
-def write_common(dataset: Dataset, folder: Path, names: Names | None = None, text: Sequence[str] = ()) -> None:
-    """Write filter files, dataset.json (text: text columns of tables), and the files of names if a format has them."""
+def write_common(
+    dataset: Dataset, folder: Path, names: Names | None = None, text: Sequence[str] = (), labels: str | None = None
+) -> None:
+    """Write filter files, dataset.json, and the files of names if a format has them.
+
+    text, labels: the text columns and the label column of tables.
+    """
     for name, part in dataset.parts.items():
         if part.filtered is not None:
             write_filter(part.filtered, folder / FILTERS[name][0])
@@ -167,6 +174,8 @@ def write_common(dataset: Dataset, folder: Path, names: Names | None = None, tex
     metadata: dict[str, object] = {"name": dataset.name, "propensity": dataset.propensity._asdict()}
     if text:
         metadata["text"] = list(text)
+    if labels is not None:
+        metadata["labels"] = labels
     write_bytes(folder / METADATA, orjson.dumps(metadata, option=orjson.OPT_INDENT_2) + b"\n")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from zipfel.config import Settings, setting
 from zipfel.data.cells import MARKS, cell_text, label_name, label_names
-from zipfel.data.dataset import Dataset, Part
+from zipfel.data.dataset import Columns, Dataset, Part
 from zipfel.data.formats import folder as common
 from zipfel.data.formats.files import find, listed
 from zipfel.data.formats.table_files import ENDINGS, Table, is_frame, open_frame, open_table, write_table
@@ -37,7 +37,7 @@ class TableSettings(Settings):
     labels: str | None = setting(None, f"label column; default: the first of {', '.join(LABEL_COLUMNS)}")
     sep: str | None = setting(None, "separator of labels in a cell; without one, a cell is a list or a single label")
     label_texts: Path | None = setting(None, "table of label texts: name in the first column, then the text")
-    encoding: str = setting("utf-8", "encoding of CSV, TSV and text files, such as cp1252")
+    encoding: str | None = setting(None, "encoding of CSV, TSV and text files, such as cp1252; default: utf-8")
 
     def __post_init__(self) -> None:
         """Accept a single text column as a string, and label texts as a data frame or a path in a string."""
@@ -46,6 +46,13 @@ class TableSettings(Settings):
         if self.label_texts is not None and not is_frame(self.label_texts):
             object.__setattr__(self, "label_texts", Path(self.label_texts))
         super().__post_init__()
+
+    def or_else(self, columns: Columns) -> TableSettings:
+        """Return the settings with those of a model for all that are not set."""
+        named = columns.labels is not None or len(columns.text) > 1  # the one field of a list is called what it may be
+        text, labels = self.text or (columns.text if named else ()), self.labels or columns.labels
+        sep = columns.sep if self.sep is None else self.sep
+        return replace(self, text=text, labels=labels, sep=sep, encoding=self.encoding or columns.encoding)
 
     def check(self) -> None:
         """Check that the separator is not empty."""
@@ -62,14 +69,35 @@ def part_file(folder: Path, name: str, ending: str) -> Path | None:
 
 def read(ending: str, folder: Path, settings: TableSettings) -> Dataset:
     """Read a folder of tables whose train table has the given ending."""
-    settings = replace(settings, text=settings.text or common.read_metadata(folder).text)
+    known = common.read_metadata(folder)
+    settings = replace(settings, text=settings.text or known.text, labels=settings.labels or known.labels)
     if settings.label_texts is None:
         settings = replace(settings, label_texts=part_file(folder, "labels", ending))
     paths = {name: path for name in PARTS if (path := part_file(folder, name, ending))}
     tables = read_tables({name: open_table(path, settings.encoding) for name, path in paths.items()}, settings)
     parts: dict[str, tuple[Part, list[str]]] = {name: (part, []) for name, part in tables.parts.items()}
     names, texts = tables.label_names, tables.label_texts
-    return common.assembled(folder, parts, notes=tables.notes, label_names=names, label_texts=texts)
+    others: dict[str, Any] = {"label_names": names, "label_texts": texts, "columns": tables.columns}
+    return common.assembled(folder, parts, notes=tables.notes, **others)
+
+
+def with_others(dataset: Dataset, source: Path, ending: str, settings: TableSettings) -> Dataset:
+    """Return a data set with all columns of the tables that it was just read from, so that `write` keeps them.
+
+    ending: that of the train table, if the source is a folder.
+    """
+    columns = dataset.columns
+    if columns is None:
+        return dataset
+    parts: dict[str, Any] = {}
+    for name, part in dataset.parts.items():
+        path = source if source.is_file() else part_file(source, name, ending)
+        assert path is not None
+        table = open_table(path, settings.encoding)
+        others = [other for other in table.columns if other not in (*columns.text, columns.labels, "uid")]
+        rows = [values for _, values in table.rows(others)] if others else []
+        parts[name] = replace(part, others={other: [row[i] for row in rows] for i, other in enumerate(others)})
+    return replace(dataset, **parts)
 
 
 def read_tables(tables: dict[str, Table], settings: TableSettings) -> Dataset:
@@ -93,7 +121,8 @@ def read_tables(tables: dict[str, Table], settings: TableSettings) -> Dataset:
     notes += separator_hint(names, settings.sep, tables["train"].option("sep"))
     texts = {name: column + [""] * missing for name, column in label_texts.items()} or None
     stem = tables["train"].file.partition(".")[0]
-    return Dataset(**parts, name=stem, label_names=names, label_texts=texts, notes=tuple(notes))
+    chosen = Columns(text, label_column, settings.sep, settings.encoding)
+    return Dataset(**parts, name=stem, label_names=names, label_texts=texts, notes=tuple(notes), columns=chosen)
 
 
 def separator_hint(names: Sequence[str], sep: str | None, option: str) -> list[str]:
@@ -184,11 +213,14 @@ def write(ending: str, dataset: Dataset, folder: Path, suffix: str) -> None:
     while key in texts:
         key += "_"
     write_table({key: names, **texts}, folder / f"labels{ending}")
+    column = (dataset.columns and dataset.columns.labels) or "labels"
     for name, part in dataset.parts.items():
         texts, uids = part.texts or {}, {} if part.uids is None else {"uid": part.uids}
         common.require_unique(part.uids or (), f"{name}: uid")
-        if {"uid", "labels"} & set(texts):
-            raise DataError("a table has columns 'uid' and 'labels' of its own; rename the text fields of these names")
+        if {"uid", column} & set(texts):
+            raise DataError(
+                f"a table has columns 'uid' and {column!r} of its own; rename the text fields of these names"
+            )
         cells = [[names[i] for i in ids] for ids in common.label_ids(part.Y)]
-        write_table({**uids, **texts, "labels": cells}, folder / f"{name}{ending}")
-    common.write_common(dataset, folder, text=list(dataset.train.texts or {}))
+        write_table({**uids, **(part.others or {}), **texts, column: cells}, folder / f"{name}{ending}")
+    common.write_common(dataset, folder, text=list(dataset.train.texts or {}), labels=column)

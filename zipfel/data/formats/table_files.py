@@ -69,15 +69,15 @@ class Table:
                 raise self.error(f"no column {quoted(name)}{hint} (columns: {listed(self.columns)})")
 
 
-def open_table(path: Path, encoding: str = "utf-8") -> Table:
-    """Open a table file; its ending decides the format."""
+def open_table(path: Path, encoding: str | None = None) -> Table:
+    """Open a table file; its ending decides the format.  encoding: of CSV and TSV; None is utf-8."""
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(".jsonl"):
         return _open_jsonl(path)
     if name.endswith(".parquet"):
         return _open_parquet(path)
     if name.endswith((".csv", ".tsv")):
-        return _open_csv(path, encoding)
+        return _open_csv(path, encoding or "utf-8")
     raise DataError(f"not a table; expected the ending {', '.join(ENDINGS)}, also with .gz", path)
 
 
@@ -218,16 +218,21 @@ def write_table(columns: Mapping[str, Sequence[Any]], path: Path) -> None:
 
 
 def _csv_cells(values: Iterable[Any]) -> list[str]:
-    return [value if isinstance(value, str) else json_line(value).decode().rstrip("\n") for value in values]
+    return [v if isinstance(v, str) else "" if v is None else json_line(v).decode().rstrip("\n") for v in values]
 
 
 def _write_parquet(columns: Mapping[str, Sequence[Any]], out: Any) -> None:
     check_installed("writing Parquet", "tables", "pyarrow")
     import pyarrow.parquet
 
-    text, lists = pyarrow.large_string(), pyarrow.list_(pyarrow.string())
-    arrays = {
-        name: pyarrow.array(values, type=text if not len(values) or isinstance(values[0], str) else lists)
-        for name, values in columns.items()
-    }
+    kinds: dict[type, Any] = {
+        str: pyarrow.large_string(),
+        list: pyarrow.list_(pyarrow.string()),
+    }  # pyarrow finds other types itself
+    arrays = {name: pyarrow.array(values, type=kinds.get(_kind(values))) for name, values in columns.items()}
     pyarrow.parquet.write_table(pyarrow.table(arrays), out)
+
+
+def _kind(values: Sequence[Any]) -> type:
+    """Return the type of the first value that is not missing; of none, text."""
+    return type(next((value for value in values if value is not None), ""))

@@ -1,0 +1,148 @@
+"""Input of `zipfel predict`: texts given as arguments, lines of a file or of standard input, or rows of a table."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zipfel.data.cells import cell_text
+from zipfel.data.formats.files import checked_encoding, reason, text_lines
+from zipfel.data.formats.lf import objects
+from zipfel.data.formats.table import LABEL_COLUMNS, TEXT_COLUMNS
+from zipfel.data.formats.table_files import Table, open_table
+from zipfel.data.source import Source
+from zipfel.errors import ConfigError, DataError
+
+STDIN = Path("-")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A document to tag: a text, or texts by field; and the cells to copy to the output, by column."""
+
+    document: str | Mapping[str, str]
+    kept: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        """Return the number of characters of its texts."""
+        return len(self.text)
+
+    @property
+    def text(self) -> str:
+        """Its texts, joined with blanks."""
+        return self.document if isinstance(self.document, str) else " ".join(self.document.values())
+
+
+@dataclass(frozen=True)
+class Input:
+    """Documents to tag. columns: those to copy to the output.  about: which columns are read; empty without columns."""
+
+    rows: Callable[[], Iterator[Row]]
+    columns: Sequence[str] = ("text",)
+    about: str = ""
+
+
+def texts_input(texts: Iterable[str]) -> Input:
+    """Return texts as input."""
+    return Input(lambda: (Row(text, {"text": text}) for text in texts))
+
+
+def opened_input(
+    path: Path, source: Source, text: str | None = None, keep: str | None = None, encoding: str | None = None
+) -> Input:
+    """Open a file of texts, or standard input; what is not given is taken from the source of the model.
+
+    text: text columns.  keep: columns to copy; None is all but the labels.
+    """
+    encoding = encoding or source.columns.encoding or "utf-8"
+    if path == STDIN:
+        return texts_input(_stdin(encoding))
+    if path.name.removesuffix(".gz").endswith(".txt"):
+        return texts_input(line.rstrip("\r\n") for line in text_lines(path, encoding))
+    table = open_table(path, encoding)
+    columns, document = _columns(table, source, _names(text))
+    labels = source.columns.labels or next((name for name in LABEL_COLUMNS if name in table.columns), None)
+    kept = _names(keep) if keep is not None else [name for name in table.columns if name != labels]
+    table.check((*columns, *kept))
+    read = _json_rows if ".jsonl" in path.name.lower() else _rows
+    about = f"text from {', '.join(columns)}"
+    left = [name for name in source.fields if name not in columns] if document is dict else []
+    about += f"; {', '.join(left)} left empty" if left else ""
+    return Input(lambda: read(table, columns, kept, document), kept, about)
+
+
+def _names(text: str | None) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())) if text else []
+
+
+def _columns(table: Table, source: Source, given: list[str]) -> tuple[list[str], type]:
+    """Return the text columns, and how they make a document: `dict` by field, or `str` joined with blanks."""
+    fields = source.fields
+    if given and fields and set(given) <= set(fields):
+        return given, dict
+    if len(given) == 1 or (given and len(fields) < 2):
+        return given, str
+    if given:
+        source.check_fields(given)
+    if fields and set(fields) <= set(table.columns):
+        return list(fields), dict
+    found = [name for name in TEXT_COLUMNS if name in table.columns]
+    if len(fields) > 1:
+        missing = next(name for name in fields if name not in table.columns)
+        raise table.error(f"no column {missing!r:.60}: the model reads {', '.join(fields)}; "
+                          f"name the text columns with --text (columns: {', '.join(table.columns)})")  # fmt: skip
+    if not found:
+        raise table.error(f"no text column found; name it with --text (columns: {', '.join(table.columns)})")
+    return found, str
+
+
+def _document(columns: Sequence[str], values: Iterable[Any], kind: type) -> str | Mapping[str, str]:
+    words = list(map(cell_text, values))
+    return " ".join(words) if kind is str else dict(zip(columns, words, strict=True))
+
+
+def _rows(table: Table, columns: Sequence[str], kept: Sequence[str], kind: type) -> Iterator[Row]:
+    for number, values in table.rows([*columns, *kept]):
+        try:
+            document = _document(columns, values[: len(columns)], kind)
+        except ValueError as error:
+            raise table.error(str(error), number) from None
+        yield Row(document, dict(zip(kept, values[len(columns) :], strict=True)))
+
+
+def _json_rows(table: Table, columns: Sequence[str], kept: Sequence[str], kind: type) -> Iterator[Row]:
+    """Yield the rows of lines of JSON, in which keys that are only copied may be missing."""
+    for number, item in objects(Path(table.path)):
+        for name in columns:
+            if name not in item:
+                raise table.error(f"no key {name!r:.60} (keys: {', '.join(item)})", number)
+        try:
+            document = _document(columns, (item[name] for name in columns), kind)
+        except ValueError as error:
+            raise table.error(str(error), number) from None
+        yield Row(document, {name: item.get(name) for name in kept})
+
+
+def _stdin(encoding: str) -> Iterator[str]:
+    """Yield the lines of standard input."""
+    lines = io.TextIOWrapper(sys.stdin.buffer, checked_encoding(encoding), newline=None)
+    try:
+        for number, line in enumerate(lines):
+            yield (line.removeprefix("\ufeff") if number == 0 else line).rstrip("\n")
+    except UnicodeError as error:
+        raise DataError(
+            f"not {encoding}: {reason(error)}; set the right one with --encoding", "standard input"
+        ) from None
+    finally:
+        lines.detach()
+
+
+def check_names(kept: Sequence[str], own: Sequence[str]) -> None:
+    """Raise ConfigError if a copied column has the name of a column of the output."""
+    clash = next((name for name in kept if name in own), None)
+    if clash is not None:
+        raise ConfigError(f"the input has a column {clash!r}, and so has the output; choose those to copy with --keep")
