@@ -36,8 +36,8 @@ class Tag(NamedTuple):
 class Request:
     """Points to tag, and which tags are wanted.
 
-    X: texts (a list, or lists by field) or a matrix.  k: most tags of a point; None is 5, and 50 with a threshold, so
-    that the threshold decides.  threshold: least score of a tag, one for all or one for each bin of label frequency.
+    X: texts or features, in any form that `fit` takes.  k: most tags of a point; None is 5, and 50 with a threshold,
+    so that the threshold decides.  threshold: least score of a tag, one for all or one for each bin of label frequency.
     extra: texts of labels that exist only for this request, by name; they compete with the model's own, and one without
     a known word scores 0.  filtered: pairs [points, labels] that must not be ranked.
     """
