@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
+import types
+import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -13,9 +17,24 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- file: (?P<file>\S+) -->\n)?^```(?P<kind>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
 
 
+class StubEncoder:
+    """Stands in for `SentenceTransformer`, which the tests do not install: a mean of random vectors of words."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def encode(self, sentences, normalize_embeddings: bool = False):
+        words = [[np.random.default_rng(zlib.crc32(word.encode())) for word in text.split()] for text in sentences]
+        rows = np.array([np.mean([word.normal(size=384) for word in row], axis=0) for row in words], dtype=np.float32)
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True) if normalize_embeddings else rows
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_blocks_run(page, zipfel_command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    stub = types.ModuleType("sentence_transformers")
+    stub.SentenceTransformer = StubEncoder  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sentence_transformers", stub)
     names: dict[str, object] = {}
     ran = 0
     for block in BLOCK.finditer(page.read_text()):

@@ -307,3 +307,10 @@ def test_new_labels_come_from_a_series_too():
     extra = tagger.predict(["apple"], 4, extra=pandas.Series({"new": "apple"}))
     assert "new" in {tag.label for tag in extra[0]}
     assert tagger.add_labels(pandas.Series({"new ": "apple"})).classes_[-1] == "new"
+
+
+@pytest.mark.parametrize("name", ["columns", "column_names", "to_list", "to_pylist", "detach", "index"])
+def test_names_that_are_attributes_of_frames_are_names_like_others(name):
+    assert dataset_of(TEXTS, LISTS, pandas.Series({name: "x"})).label_names == sorted(["a", "b", "c", name])
+    frame = pandas.DataFrame({name: TEXTS, "text": TEXTS})
+    assert dataset_of(frame, pandas.DataFrame({name: [1, 0, 1]})).label_names == [name]

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array, vstack
 
 from zipfel import calibration, persistence
 from zipfel.data.labels import LabelSpace
-from zipfel.data.source import is_fielded
+from zipfel.data.source import Source, is_fielded
 from zipfel.errors import ConfigError, DataError
 from zipfel.fitting import Fitted, chosen_device
 from zipfel.label_report import LabelReport
@@ -40,10 +40,10 @@ class Tag(NamedTuple):
 class Request:
     """Points to tag, and which tags are wanted.
 
-    X: texts (a list, lists by field, or documents with fields) or a matrix.  k: most tags of a point; None is 5, and 50
-    with a threshold, so that the threshold decides.  threshold: least score of a tag, one for all or one for each bin
-    of label frequency.  extra: texts of labels that exist only for this request, by name; they compete with the model's
-    own, and one without a known word scores 0.  filtered: pairs [points, labels] that must not be ranked.
+    X: texts or features, in any form that `fit` takes.  k: most tags of a point; None is 5, and 50 with a threshold,
+    so that the threshold decides.  threshold: least score of a tag, one for all or one for each bin of label frequency.
+    extra: texts of labels that exist only for this request, by name; they compete with the model's own, and one without
+    a known word scores 0.  filtered: pairs [points, labels] that must not be ranked.
     """
 
     X: Any

@@ -158,7 +158,7 @@ def label_texts_of(given: Any) -> dict[str, dict[str, str]]:
             raise DataError("label_texts needs a column of names and one of texts; found one column")
         return {field: dict(zip(names, column, strict=True)) for field, column in fields.items()}
     if is_column(given):
-        if not hasattr(given, "index") or not hasattr(given, "items"):
+        if not (hasattr(type(given), "index") and hasattr(type(given), "items")):
             raise DataError("label_texts in a column lack names; give a dict, or a frame with names and texts")
         given = dict(zip(given.index, texts_in(values_of(given), "label_texts"), strict=True))
     if not isinstance(given, Mapping):

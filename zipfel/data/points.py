@@ -32,7 +32,7 @@ def points_of(X: Any, columns: Sequence[str] | str = ()) -> Any:
     if is_column(X):
         X = values_of(X)
         return _stacked(X) if X and _is_vector(X[0]) else {"text": texts_in(X, "")}
-    if hasattr(X, "detach"):  # a tensor of torch
+    if hasattr(type(X), "detach"):  # a tensor of torch
         X = X.detach().cpu().float().numpy()
     return _stacked(X) if isinstance(X, list | tuple) and X and _is_vector(X[0]) else X
 
@@ -140,14 +140,14 @@ def is_numeric(array: Array) -> bool:
 
 def _is_vector(item: Any) -> bool:
     """Whether this is a list or array of numbers."""
-    if isinstance(item, np.ndarray) or hasattr(item, "detach"):
+    if isinstance(item, np.ndarray) or hasattr(type(item), "detach"):
         return bool(item.ndim == 1)
     return isinstance(item, list | tuple) and bool(item) and isinstance(item[0], int | float | np.number)
 
 
 def _stacked(vectors: Sequence[Any]) -> Array:
     """Return vectors as the rows of a matrix."""
-    rows = [vector.detach().cpu().float().numpy() if hasattr(vector, "detach") else vector for vector in vectors]
+    rows = [vector.detach().cpu().float().numpy() if hasattr(type(vector), "detach") else vector for vector in vectors]
     width = len(rows[0])
     for row, vector in enumerate(rows):
         if not _is_vector(vector) or len(vector) != width:

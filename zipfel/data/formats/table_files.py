@@ -164,33 +164,34 @@ def _parquet_errors(path: Path) -> Iterator[None]:
 
 def is_frame(source: object) -> bool:
     """Whether this is a data frame of pandas or polars, or an Arrow table, judged by its attributes."""
-    return hasattr(source, "columns") and (hasattr(source, "to_dict") or hasattr(source, "to_pydict"))
+    kind = type(source)  # pandas makes attributes of an instance from names of columns and of an index
+    return hasattr(kind, "columns") and (hasattr(kind, "to_dict") or hasattr(kind, "to_pydict"))
 
 
 def is_column(source: object) -> bool:
     """Whether this is one column: a series of pandas or polars, an Arrow array, or a flat array of NumPy."""
-    flat = isinstance(source, np.ndarray) and source.ndim == 1
-    return flat or ((hasattr(source, "to_list") or hasattr(source, "to_pylist")) and not is_frame(source))
+    kind, flat = type(source), isinstance(source, np.ndarray) and source.ndim == 1
+    return flat or ((hasattr(kind, "to_list") or hasattr(kind, "to_pylist")) and not is_frame(source))
 
 
 def values_of(column: Any) -> list[Any]:
     """Return the values of a column."""
-    if hasattr(column, "to_pylist"):  # of Arrow
+    if hasattr(type(column), "to_pylist"):  # of Arrow
         return list(column.to_pylist())
-    return list(column.to_list() if hasattr(column, "to_list") else column)
+    return list(column.to_list() if hasattr(type(column), "to_list") else column)
 
 
 def columns_of(frame: Any) -> dict[str, Any]:
     """Return the columns of a data frame by name, which must be unique."""
     open_frame(frame)
-    if hasattr(frame, "column_names"):  # of Arrow
+    if hasattr(type(frame), "column_names"):  # of Arrow
         return dict(zip(frame.column_names, frame.columns, strict=True))
     return {str(key): frame[key] for key in frame.columns}  # in pandas, columns may be called 0, 1, ...
 
 
 def open_frame(frame: Any) -> Table:
     """Open a data frame as a table."""
-    names = list(map(str, frame.column_names if hasattr(frame, "column_names") else frame.columns))
+    names = list(map(str, frame.column_names if hasattr(type(frame), "column_names") else frame.columns))
 
     def rows(wanted: Sequence[str]) -> Rows:
         columns = columns_of(frame)
