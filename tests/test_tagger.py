@@ -17,7 +17,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
 from zipfel.data.dataset import Dataset, Part
-from zipfel.data.text import TextFeatures
+from zipfel.data.text import TextFeatures, TextSettings
 from zipfel.errors import ConfigError, DataError, ZipfelWarning
 from zipfel.fitting import chosen_device
 from zipfel.models.base import BUILT_IN, Model, model_class, settings_of
@@ -346,6 +346,90 @@ def test_after_an_unfinished_fit_nothing_is_predicted(monkeypatch, tmp_path, war
             tagger.fit(TEXTS, TAGS)
     tagger.set_params(warm_start=False).fit(TEXTS, TAGS)
     assert torch.equal(label_rows(tagger), label_rows(made().fit(TEXTS, TAGS)))
+
+
+# --- New words --------------------------------------------------------------------------------------------------------
+
+MORE = [f"{new} {other}" for new in ("zebra", "okapi") for other in ("herd", "grass", "stripe")] * 10
+MORE_TAGS = [[tag] for tag in ("savanna", "forest") for _ in range(3)] * 10
+LEARNS_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "glas": ("glas", SMALL),
+    "lightdxml": ("lightdxml", SMALL),
+    "decaf": ("decaf", {**SMALL, "batch_size": 8}),
+    "decaf, beam": ("decaf", {**SMALL, "batch_size": 8, "shortlist": "beam", "clusters": 2, "beam": 1}),
+    "decaf, hnsw": ("decaf", {**SMALL, "batch_size": 8, "shortlist": "hnsw"}),
+    "decaf, ensemble": ("decaf", {**SMALL, "batch_size": 8, "learners": 2}),
+}
+
+
+@pytest.mark.parametrize("name", LEARNS_WORDS)
+def test_a_warm_fit_learns_new_words(name, tmp_path):
+    model, settings = LEARNS_WORDS[name]
+    first = Tagger(model, settings=settings, validation=0, device="cpu").fit(TEXTS, TAGS)
+    first.save(tmp_path / "first")
+    before = first.features_
+    assert not first.known(["zebra", "okapi"]).any()
+    tagger = Tagger.load(tmp_path / "first", device="cpu").set_params(warm_start=True, validation=0)
+    tagger.fit(MORE + TEXTS, MORE_TAGS + TAGS)
+    after = tagger.features_
+    assert after.terms[: len(before.terms)] == before.terms  # ids stay
+    assert sorted(after.terms[len(before.terms) :]) == ["grass", "herd", "okapi", "stripe", "zebra"]
+    assert np.array_equal(after.idf[: len(before.terms)], before.idf)
+    zebras, points = 30, len(TEXTS) + len(MORE) + len(TEXTS)
+    names = 5 if model == "decaf" else 0  # it reads the names of labels
+    idf = 1 + np.log((1 + points + names) / (1 + zebras))
+    assert after.idf[after.terms.index("zebra")] == pytest.approx(idf)
+    assert tagger.model_.features == len(after.terms)
+    asked = ["zebra", "okapi", "zebra herd", "apple pear", "wheel brake"]
+    expected = ["savanna", "forest", "savanna", "fruit", "car"]
+    assert [row[0].label for row in tagger.predict(asked)] == expected
+    assert tagger.explain("a zebra", "savanna")[0].term == "zebra"
+    tagger.save(tmp_path / "second")
+    loaded = Tagger.load(tmp_path / "second", device="cpu")
+    assert loaded.predict(asked) == tagger.predict(asked)
+    assert loaded.set_params(warm_start=True).fit(TEXTS, TAGS).features_.terms == after.terms  # no new word
+
+
+def test_the_relu_of_glas_stays_when_new_words_make_features_many(tmp_path):
+    tagger = Tagger("glas", settings={**SMALL, "dimension": 4}, warm_start=True, validation=0, device="cpu")
+    tagger.fit(TEXTS, TAGS)
+    assert tagger.model_.embedding.nonlinear  # 12 features are fewer than 4 · 4
+    tagger.fit(MORE + TEXTS, MORE_TAGS + TAGS)
+    assert tagger.model_.features > 16
+    tagger.save(tmp_path / "model")
+    assert tagger.model_.embedding.nonlinear
+    loaded = Tagger.load(tmp_path / "model", device="cpu")
+    assert loaded.model_.embedding.nonlinear
+    assert loaded.predict(TEXTS[:5]) == tagger.predict(TEXTS[:5])
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ("mnn", {"dimension": 8, "epochs": 1}),
+        ("dxml", {"dimension": 8, "hidden_size": 8, "epochs": 1}),
+        ("decaf", {**SMALL, "lite": True, "module1_epochs": 1}),
+    ],
+)
+def test_a_model_that_keeps_its_vocabulary_says_so(model, settings):
+    tagger = Tagger(model, settings=settings, warm_start=True, device="cpu").fit(TEXTS, TAGS)
+    terms = tagger.features_.terms
+    with pytest.warns(ZipfelWarning, match=f"^{model} keeps its vocabulary: 5 new words, such as 'okapi', are ignored"):
+        tagger.fit(MORE + TEXTS, [*TAGS, *TAGS][: len(MORE)] + TAGS)
+    assert tagger.features_.terms == terms
+    with warnings.catch_warnings(action="error", category=ZipfelWarning):
+        tagger.fit(TEXTS, TAGS)
+
+
+def test_new_words_must_be_as_frequent_as_others_and_leave_the_limit():
+    texts = ["red apple", "red pear"]
+    features = TextFeatures.fit(texts, settings=TextSettings(min_count=2, max_features=3))
+    assert features.terms == ["red"]
+    more = {"text": ["blue sky", "blue sea", "blue sky", "sea", "once"]}
+    longer = features.extended(more, None, 2)
+    assert longer.terms == ["red", "blue", "sea"]  # "sky" is beyond the limit, "once" is rare
+    assert longer.idf.tolist() == pytest.approx([features.idf[0], 1 + np.log(8 / 4), 1 + np.log(8 / 3)])
+    assert longer.extended(more, None, 7) is longer
 
 
 # --- What a model cannot do is said before it trains ------------------------------------------------------------------

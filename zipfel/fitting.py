@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,11 @@ from zipfel.data.points import is_matrix, matrix_of, points_of
 from zipfel.data.source import Source
 from zipfel.data.splits import split_rows
 from zipfel.data.text import TextFeatures, TextSettings
-from zipfel.errors import ConfigError, DataError, did_you_mean
+from zipfel.errors import ConfigError, DataError, ZipfelWarning, did_you_mean
 from zipfel.models.base import Abilities, Lesson, Model, Predictor, Tensors, model_class, settings_of
 from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome
+from zipfel.types import Sizes
 
 FEWEST = 100  # points of train from which some are held out
 _PRINTS = "source.prints"  # name of the tensor of fingerprints in a saved model
@@ -73,6 +75,19 @@ class Blueprint:
             kind = "texts" if self.features is not None else "a matrix of features"
             raise DataError(f"the model was fitted on {kind}; these points are not of that kind")
         return dataset if self.features is None else self.features.apply(self.with_label_texts(dataset, known))
+
+    def with_new_words(self, dataset: Dataset, known: Container[str]) -> Blueprint:
+        """Return it with the new words of a data set in the vocabulary, or warn that the model cannot take them."""
+        old, texts = self.features, dataset.train.texts
+        if old is None or texts is None:
+            return self
+        features = old.extended(texts, self.with_label_texts(dataset, known).label_texts, self.labels.points)
+        new = features.terms[len(old.terms) :]
+        if new and not self.abilities.takes_new_words:
+            note = f"{len(new):,} new words, such as {new[0]!r}, are ignored; to learn them, fit anew on all texts"
+            warnings.warn(f"{self.choice.model} keeps its vocabulary: {note}", ZipfelWarning, stacklevel=6)
+            return self
+        return dataclasses.replace(self, features=features)
 
     def check_new_labels(self, names: Sequence[str]) -> None:
         """Check that the model can take new labels, if there are any, before it is changed."""
@@ -177,6 +192,31 @@ def check_remembers(choice: Choice, settings: Any) -> None:
     """Check that a model can take points without learning."""
     if not model_class(choice.model).abilities(settings).remembers_points:
         raise ConfigError(f"{choice.model} cannot take points without learning; fit with warm_start=True instead")
+
+
+def extended(old: Fitted, dataset: Dataset, warm: bool) -> tuple[Blueprint, Dataset]:
+    """Return the blueprint with a data set's new labels, and the data set with features and the model's label ids.
+
+    warm: add its new words too, and keep the texts of known labels.  Raise an error if the model cannot take it.
+    """
+    known = frozenset(old.labels.live if warm else ())
+    blueprint = old.blueprint.with_new_words(dataset, known) if warm else old.blueprint
+    featured = blueprint.featured(dataset, known)
+    if blueprint.features is None:
+        old.check_width(featured.sizes.features)
+    labels = old.labels.extended(featured)
+    blueprint.check_new_labels(labels.names[len(old.labels) :])
+    source = blueprint.source.extended(dataset)
+    return dataclasses.replace(blueprint, labels=labels.counted(dataset), source=source), labels.aligned(featured)
+
+
+def grow(old: Fitted, sizes: Sizes, seed: int) -> None:
+    """Give a model as many features and labels as the data it will learn from has."""
+    words, run = sizes.features - old.model.features, Run(seed=seed)
+    if words:
+        old.model.add_features(words, run.generator(f"words {sizes.features}"))
+    if old.model.has("add_labels"):
+        old.model.add_labels(sizes.labels - len(old.labels), run.generator(f"labels {sizes.labels}"))
 
 
 def lesson_of(model: Model, dataset: Dataset, names: Sequence[str], validation: float | None, seed: int) -> Lesson:

@@ -109,7 +109,7 @@ class Tagger(Estimator):
             featured = blueprint.featured(dataset)
             model = blueprint.built(featured.sizes.features, self.seed)
         else:
-            blueprint, model, featured = self._extended(old, dataset, old.labels.live)
+            blueprint, model, featured = self._extended(old, dataset, warm=True)
         self.fitted_, self.unfinished_ = None, True
         model.to(device)
         lesson = lesson_of(model, featured, blueprint.labels.names, self.validation, self.seed)
@@ -144,19 +144,12 @@ class Tagger(Estimator):
         self.fitted_, self.unfinished_ = fitted, False
         return self
 
-    def _extended(self, old: Fitted, dataset: Dataset, known: Iterable[str] = ()) -> tuple[Blueprint, Model, Dataset]:
-        """Add a data set's new labels to a model; return the data set with features and the model's label ids."""
-        featured = old.blueprint.featured(dataset, frozenset(known))
-        old.check_width(featured.sizes.features)
-        labels = old.labels.extended(featured)
-        old.blueprint.check_new_labels(labels.names[len(old.labels) :])
+    def _extended(self, old: Fitted, dataset: Dataset, warm: bool = False) -> tuple[Blueprint, Model, Dataset]:
+        """Add a data set's new labels to a model, and new words if warm; also return the data set with features."""
+        blueprint, featured = fitting.extended(old, dataset, warm)
         self.fitted_, self.unfinished_ = None, True
-        generator = Run(seed=self.seed).generator(f"labels {len(labels)}")
-        if old.model.has("add_labels"):
-            old.model.add_labels(len(labels) - len(old.labels), generator)
-        source = old.blueprint.source.extended(dataset)
-        blueprint = dataclasses.replace(old.blueprint, labels=labels.counted(dataset), source=source)
-        return blueprint, old.model, labels.aligned(featured)
+        fitting.grow(old, featured.sizes, self.seed)
+        return dataclasses.replace(blueprint, settings=old.model.settings), old.model, featured
 
     def choice(self, dataset: Dataset) -> tuple[Choice, Any]:
         """Return the model and preset that `fit` would use for a data set, named or chosen, and the settings."""

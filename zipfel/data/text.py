@@ -123,18 +123,31 @@ class TextFeatures:
         settings = settings or TextSettings()
         documents, labels = texts_of(texts), texts_of(label_texts or {})
         _check_weights(settings, [*documents, *labels])
-        counts: Counter[str] = Counter()
-        for fields in (documents, labels):
-            columns = [fields[name] for name in _weights(settings, fields)]
-            for row in zip(*columns, strict=True):
-                counts.update({term for text in row for term in _terms(text, settings)})
-        kept = sorted((-count, term) for term, count in counts.items() if count >= settings.min_count)
-        kept = kept[: settings.max_features]
-        rows = _size(documents) + _size(labels)
+        counts, rows = _counted(settings, documents, labels), _size(documents) + _size(labels)
+        kept = _frequent(counts, settings.min_count)[: settings.max_features]
         if not kept:
             raise DataError(f"none of {len(counts)} terms is in {settings.min_count} of {rows} texts; lower min_count")
         frequencies = np.array([-count for count, _ in kept], dtype=np.int64)
         return cls(settings, [term for _, term in kept], idf_of(frequencies, rows))
+
+    def extended(self, texts: Texts, label_texts: Texts | None, rows: int) -> TextFeatures:
+        """Return the vocabulary with the terms appended that are frequent enough in more texts.
+
+        Known terms keep their ids and idf weights. A new term's idf weight counts the texts learned from before,
+        `rows`, as texts without it. `max_features` limits all terms together.
+        """
+        labels = label_texts or {}
+        counts = _counted(self.settings, texts, labels)
+        for term in self.terms:
+            counts.pop(term, None)
+        most = self.settings.max_features
+        kept = _frequent(counts, self.settings.min_count)[: None if most is None else max(0, most - len(self.terms))]
+        if not kept:
+            return self
+        frequencies = np.array([-count for count, _ in kept], dtype=np.int64)
+        idf = idf_of(frequencies, rows + _size(texts) + _size(labels))
+        terms = [*self.terms, *(term for _, term in kept)]
+        return TextFeatures(self.settings, terms, np.concatenate([self.idf, idf]))
 
     @cached_property
     def _term_ids(self) -> dict[str | tuple[str, ...], int]:
@@ -222,6 +235,21 @@ def featurized(dataset: Dataset, settings: TextSettings | None = None) -> Datase
     if dataset.train.X is not None:
         return dataset
     return TextFeatures.fit(dataset.train.texts or {}, dataset.label_texts, settings).apply(dataset)
+
+
+def _counted(settings: TextSettings, *texts: Texts) -> Counter[str]:
+    """Return in how many texts each term is."""
+    counts: Counter[str] = Counter()
+    for fields in texts:
+        columns = [fields[name] for name in _weights(settings, fields)]
+        for row in zip(*columns, strict=True):
+            counts.update({term for text in row for term in _terms(text, settings)})
+    return counts
+
+
+def _frequent(counts: Counter[str], least: int) -> list[tuple[int, str]]:
+    """Return (-count, term) of the terms that are in enough texts, most frequent first."""
+    return sorted((-count, term) for term, count in counts.items() if count >= least)
 
 
 def _terms(text: str, settings: TextSettings) -> Iterator[str]:

@@ -69,6 +69,7 @@ class Abilities:
     places_labels_by_text: bool = False  # `fit` uses `lesson.Z` for labels without training points only
     takes_labels_by_text: bool = False  # `add_label_texts`: new labels without training points
     remembers_points: bool = False  # `add_points`: new training points without learning
+    takes_new_words: bool = False  # `add_features`: the vocabulary grows with a warm fit
     takes_shortlist: bool = False  # a setting limits training and search to a shortlist of candidates
 
     def __str__(self) -> str:
@@ -142,6 +143,10 @@ class Model(nn.Module):
 
     def add_labels(self, count: int, generator: torch.Generator) -> None:
         """Append labels without any training point yet."""
+        raise NotImplementedError
+
+    def add_features(self, count: int, generator: torch.Generator) -> None:
+        """Append features that a warm fit will learn; settings that the number of features decided stay decided."""
         raise NotImplementedError
 
     def add_label_texts(self, Z: csr_array) -> None:

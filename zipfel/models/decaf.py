@@ -87,7 +87,7 @@ class Decaf(DecafModel):
     def modules_2_to_4(self, network: Network, number: int, lesson: Lesson, run: Run, warm: bool) -> Outcome:
         """Train a learner after Module I: its shortlister, the shortlists of train, and its classifiers."""
         if warm:
-            self.start_new_labels(network, lesson.train)
+            new = self.start_new_labels(network, lesson.train)
         elif not self.is_exact:
             self.module_2(network, number, lesson, run)
         shortlister = network.shortlister
@@ -95,6 +95,8 @@ class Decaf(DecafModel):
         if not warm:
             self.module_3(network)
         outcome = self.module_4(network, number, lesson, run, opened)
+        if warm and shortlister is not None and shortlister.take_new_tokens(network.tokens):
+            self.place_labels(shortlister, new, lesson.train)
         network.compose(self.texts)
         if self.settings.loss == "decoupled":
             self.set_lengths_and_offset(network, lesson, outcome)

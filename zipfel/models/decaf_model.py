@@ -21,7 +21,7 @@ from zipfel.models.decaf_network import FIFTH, DecafClassifier, Network, cautiou
 from zipfel.models.decaf_settings import DecafSettings
 from zipfel.models.learner import BATCH, Learner, Predictor
 from zipfel.models.saving import sparse_matrix, sparse_tensors
-from zipfel.models.shortlisters import SHORTLISTERS
+from zipfel.models.shortlisters import SHORTLISTERS, Shortlister
 from zipfel.training.run import State, part_of, with_prefix
 
 
@@ -44,7 +44,11 @@ class DecafModel(Model):
     def abilities(cls, settings: DecafSettings) -> Abilities:
         """Return what DECAF can do: all that label texts allow."""
         return Abilities(
-            reads_label_texts=True, scores_label_texts=True, takes_labels_by_text=True, takes_shortlist=True
+            reads_label_texts=True,
+            scores_label_texts=True,
+            takes_labels_by_text=True,
+            takes_new_words=not settings.lite,  # whose token vectors Module IV does not train
+            takes_shortlist=True,
         )
 
     @property
@@ -90,14 +94,29 @@ class DecafModel(Model):
                 texts = bags(self.texts[some]).to(self.counts.device)
                 network.refinement.rows[torch.from_numpy(some)] = network.tokens.eval()(texts)
 
-    def start_new_labels(self, network: Network, part: Part) -> None:
-        """Prepare labels without a classifier for a warm start; shortlists find them by their points or texts."""
-        new, shortlister = torch.nonzero(~network.vectors.any(dim=1))[:, 0], network.shortlister
+    def start_new_labels(self, network: Network, part: Part) -> Tensor:
+        """Prepare labels without a classifier for a warm start, and return them."""
+        new = torch.nonzero(~network.vectors.any(dim=1))[:, 0]
         self.start_refinement(network, new.cpu().numpy())
+        self.place_labels(network.shortlister, new, part)
+        return new
+
+    def place_labels(self, shortlister: Shortlister | None, new: Tensor, part: Part) -> None:
+        """Let shortlists find new labels by their points or texts."""
         if shortlister is not None and len(new):
             counts = torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.counts)))[new.cpu()]
             sums = shortlister.centroids(part, self.texts, len(self.counts))[new]
             shortlister.assign(new, sums / counts.clamp_min(1).to(sums)[:, None])
+
+    def add_features(self, count: int, generator: torch.Generator) -> None:
+        """Append tokens with random vectors; shortlisters, which a warm fit does not train, get them when it ends."""
+        width = self.Z.shape[1] + count
+        self.Z = csr_array((self.Z.data, self.Z.indices, self.Z.indptr), shape=(self.Z.shape[0], width))
+        self.features += count
+        for network in self.all_networks():
+            network.tokens.grow(count, generator, scale=self.settings.spread)
+            if network.shortlister is not None:
+                network.shortlister.tokens.grow(count, generator, scale=0.0)
 
     def add_labels(self, count: int, generator: torch.Generator) -> None:
         """Append labels of which nothing is known yet."""

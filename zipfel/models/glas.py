@@ -132,7 +132,7 @@ class Glas(Model):
     @classmethod
     def abilities(cls, settings: GlasSettings) -> Abilities:
         """Return what GLaS can do: φ of a label's text stands for its vector."""
-        return Abilities(scores_label_texts=True)
+        return Abilities(scores_label_texts=True, takes_new_words=True)
 
     @classmethod
     def resolved(cls, settings: GlasSettings, features: int) -> GlasSettings:
@@ -236,6 +236,12 @@ class Glas(Model):
     def take_tensors(self, more: State) -> None:
         """Take the lengths."""
         self.classifier.stored_lengths = more["classifier.lengths"]
+
+    def add_features(self, count: int, generator: torch.Generator) -> None:
+        """Append features with random vectors; the choice of a ReLU stays."""
+        self.embedding.input.grow(count, generator, scale=self.settings.dimension**-0.5)
+        self.settings = replace(self.settings, nonlinear=self.embedding.nonlinear)
+        self.features += count
 
     def add_labels(self, count: int, generator: torch.Generator) -> None:
         """Append labels with random vectors."""

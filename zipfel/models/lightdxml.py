@@ -158,7 +158,9 @@ class LightDxml(Model):
     @classmethod
     def abilities(cls, settings: LightSettings) -> Abilities:
         """Return what LightDXML can do: a label's text counts as its only point."""
-        return Abilities(scores_label_texts=True, places_labels_by_text=True, takes_shortlist=True)
+        return Abilities(
+            scores_label_texts=True, places_labels_by_text=True, takes_new_words=True, takes_shortlist=True
+        )
 
     def device(self) -> torch.device:
         """Return the model's device."""
@@ -356,6 +358,11 @@ class LightDxml(Model):
         self.beta, self.classifier.stored_lengths = float(more["beta"]), more.get("classifier.lengths")
         kind = self.settings.kind(len(self.counts), torch.device("cpu"))
         self.index = load_index(kind, part_of(more, "index."), self.label_vectors)
+
+    def add_features(self, count: int, generator: torch.Generator) -> None:
+        """Append tokens with random vectors."""
+        self.encoder.tokens.grow(count, generator, scale=self.settings.dimension**-0.5)
+        self.features += count
 
     def add_labels(self, count: int, generator: torch.Generator) -> None:
         """Append labels with random classifiers, on no shortlist yet."""

@@ -155,7 +155,14 @@ class Shortlister(nn.Module):
             ranks.append(scores.shape[1] - below[owners, columns])
         return torch.cat(ranks).cpu().numpy()
 
-    # --- New labels ---------------------------------------------------------------------------------------------------
+    # --- New labels and tokens ----------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def take_new_tokens(self, tokens: Table) -> bool:
+        """Take the vectors of tokens that have none here yet; return whether there are any."""
+        new = ~self.tokens.rows.any(dim=1)
+        self.tokens.rows[new] = tokens.rows[new]
+        return bool(new.any())
 
     def grow(self, count: int, generator: torch.Generator) -> None:
         """Append labels of which nothing is known yet: spread evenly over the clusters."""
