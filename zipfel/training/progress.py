@@ -76,13 +76,13 @@ def line_of(values: Mapping[str, Any]) -> str | None:
         return f"note: {values['note']}"
     if "resumed_at_epoch" in values:
         return f"{values['stage']}: resuming at epoch {values['resumed_at_epoch'] + 1}, step {values['step'] + 1}"
-    if "epoch" not in values:
+    if not {"stage", "epoch", "seconds"} <= values.keys():
         return None
     validation = f"validation {values.get('metric', '')}".rstrip()
     metrics = ", ".join(
         f"{validation if name == 'validation' else name} {value:.4f}"
         for name, value in values.items()
-        if name not in ("stage", "epoch", "seconds", "metric") and value is not None
+        if name not in ("stage", "epoch", "seconds", "metric") and isinstance(value, int | float)
     )
     return f"{values['stage']}, epoch {values['epoch']}: {metrics}; {span(values['seconds'])}"
 
