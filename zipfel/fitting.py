@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,12 +177,15 @@ def trained(
 
 
 def chosen_device(name: str) -> torch.device:
-    """Return the device of that name; "auto" is the GPU where there is one."""
+    """Return the device of that name; "auto" is the first NVIDIA GPU where there is one, else the CPU."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    known = {"auto", "cpu", "cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))}
-    if name not in known:
-        raise ConfigError(f"unknown device {name!r}{did_you_mean(str(name), sorted(known))}")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device is cuda, but torch finds no GPU here")
+        return torch.device("cuda" if count else "cpu")
+    if not isinstance(name, str) or not re.fullmatch(r"cpu|mps|cuda(:[0-9]+)?", name):
+        raise ConfigError(f"unknown device {name!r}{did_you_mean(str(name), ('auto', 'cpu', 'cuda', 'cuda:1', 'mps'))}")
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device is mps, but torch finds no Apple GPU here")
+    if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= count:
+        GPUs = f"only {', '.join(f'cuda:{number}' for number in range(count))}" if count else "no GPU"
+        raise ConfigError(f"device is {name}, but torch finds {GPUs} here")
     return torch.device(name)

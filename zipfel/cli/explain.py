@@ -10,7 +10,9 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
+from zipfel.cli.machine import Machine
 from zipfel.cli.model import Model
+from zipfel.cli.options import with_options
 from zipfel.cli.show import bar, console, print_table
 from zipfel.data.formats.files import json_line
 
@@ -21,16 +23,18 @@ LISTED = 12
 FAINT = 0.1  # share of the largest weight below which a word is not marked
 
 
+@with_options
 def explain(
     model: Model,
     text: Annotated[str, typer.Argument(help="Text to explain.", show_default=False)],
+    machine: Machine,
     label: Annotated[str | None, typer.Option(help="Label to explain; default: the best one.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object with all terms.")] = False,
 ) -> None:
     """Show which words of a text support a label (green), and which count against it (red)."""
     from zipfel.tagger import Tagger
 
-    tagger = Tagger.load(model)
+    tagger = Tagger.load(model, machine.used().device)
     label = tagger.predict([text], 1)[0][0].label if label is None else label
     reasons = tagger.explain(text, label)
     if json:

@@ -15,6 +15,7 @@ from rich.markup import escape
 from zipfel import config
 from zipfel.choice import AUTO
 from zipfel.cli import data
+from zipfel.cli.machine import Machine
 from zipfel.cli.options import with_options
 from zipfel.cli.progress import Shown, span
 from zipfel.cli.show import bar, console, print_table, say, warn
@@ -37,7 +38,6 @@ Name = Annotated[str, typer.Option(help="Model to train; `zipfel models` lists t
 Preset = Annotated[str, typer.Option(help="Settings to start from: paper, default or fast.")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Setting to change, as key=value; repeatable.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file of settings; --set overrides it.")]
-Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
 Json = Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")]
 
 
@@ -47,11 +47,11 @@ def plan(
     columns: TableSettings,
     preparation: Preparation,
     text: TextSettings,
+    machine: Machine,
     model: Name = "auto",
     preset: Preset = "default",
     set: Changes = None,
     config_file: ConfigFile = None,
-    device: Device = "auto",
     json: Json = None,
     format: data.From = None,
 ) -> None:
@@ -59,7 +59,8 @@ def plan(
     from zipfel.plan import plan as planned
     from zipfel.plan import spoken_size
 
-    changes = _changes(set, config_file, model, preset, device)
+    device = machine.used().device
+    changes = _changes(set, config_file, model, preset)
     dataset = data.load(source, format, columns, preparation)
     made = planned(dataset, model, preset, changes, dataclasses.asdict(text), device)
     if json is not None:
@@ -87,11 +88,11 @@ def train(
     columns: TableSettings,
     preparation: Preparation,
     text: TextSettings,
+    machine: Machine,
     model: Name = "auto",
     preset: Preset = "default",
     set: Changes = None,
     config_file: ConfigFile = None,
-    device: Device = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")] = False,
     format: data.From = None,
 ) -> None:
@@ -99,7 +100,8 @@ def train(
     from zipfel.tagger import Tagger
     from zipfel.training.run import Run
 
-    changes = _changes(set, config_file, model, preset, device)
+    device = machine.used().device
+    changes = _changes(set, config_file, model, preset)
     dataset = data.load(source, format, columns, preparation)
     tagger = Tagger(model, preset, changes, dataclasses.asdict(text), device=device, seed=preparation.seed)
     if model == AUTO:
@@ -121,16 +123,14 @@ def train(
         say(f"scores calibrated to probabilities on {about.points:,} held-out points ({about.method}): error {errors}")
 
 
-def _changes(words: list[str] | None, file: Path | None, model: str, preset: str, device: str) -> dict[str, Any]:
+def _changes(words: list[str] | None, file: Path | None, model: str, preset: str) -> dict[str, Any]:
     """Return the settings that differ from the preset; key=value words override the file.
 
-    Also checks them, the model and the device as far as possible before the data is read.
+    Also checks them and the model as far as possible before the data is read.
     """
-    from zipfel.fitting import chosen_device
     from zipfel.models.base import settings_of
 
     changes = {**(config.read_toml(file) if file else {}), **config.words_of(words or [])}
-    chosen_device(device)
     if model != AUTO:
         settings_of(model, preset, changes)
     return changes
@@ -145,6 +145,7 @@ def evaluate(
     paths: Annotated[list[Path], typer.Argument(metavar="[MODEL] DATA", help="Model and data set, or data set only.")],
     columns: TableSettings,
     preparation: Preparation,
+    machine: Machine,
     predictions: Annotated[
         Path | None, typer.Option(help="Evaluate scores, not a model: scipy npz, or lines of 'label:score …'.")
     ] = None,
@@ -156,12 +157,12 @@ def evaluate(
     format: data.From = None,
 ) -> None:
     """Evaluate a model or predictions: P, nDCG, PSP, PSnDCG, R, coverage; by label frequency and on the tail."""
-    ks, model = _lengths(k), _model_of(paths, predictions)
+    ks, model, device = _lengths(k), _model_of(paths, predictions), machine.used().device
     dataset = data.load(paths[-1], format, columns, preparation)
     given = Propensity(dataset.propensity.A if a is None else a, dataset.propensity.B if b is None else b)
     points, start = data.part_of(dataset, part), time.perf_counter()
     if model is not None:
-        tagger = tagger_of(model, dataset)
+        tagger = tagger_of(model, dataset, device)
         ranking = tagger.rank(_inputs(tagger, points), ks[-1], points.filtered)
     else:
         assert predictions is not None
@@ -184,11 +185,11 @@ def _model_of(paths: list[Path], predictions: Path | None) -> Path | None:
     return paths[0] if len(paths) == 2 else None
 
 
-def tagger_of(model: Path, dataset: Dataset) -> Tagger:
+def tagger_of(model: Path, dataset: Dataset, device: str = "auto") -> Tagger:
     """Load a saved model and check that its labels are the data set's."""
     from zipfel.tagger import Tagger
 
-    tagger = Tagger.load(model)
+    tagger = Tagger.load(model, device)
     names = list(dataset.label_names or map(str, range(dataset.sizes.labels)))
     if tagger.classes_ != names:
         raise DataError(f"the model's {len(tagger.classes_)} labels are not the {len(names)} labels of {dataset.name}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from zipfel.cli.machine import Machine
 from zipfel.cli.model import Model
 from zipfel.cli.options import with_options
 from zipfel.cli.outputs import objects, output_of
@@ -63,6 +64,7 @@ class Threshold(Settings):
 def predict(
     model: Model,
     wanted: Threshold,
+    machine: Machine,
     texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT ...]", help="Texts to tag.")] = None,
     input: Annotated[Path | None, typer.Option(help="File of texts: .txt (one per line), .jsonl, .csv, …")] = None,
     text: Annotated[str | None, typer.Option(help="Text columns of the file, such as title,body.")] = None,
@@ -79,7 +81,7 @@ def predict(
         raise ConfigError("give either texts to tag or a file of texts with --input")
     if out is not None and input is None:
         raise ConfigError("--out needs --input")
-    work = _work(model, wanted, k)
+    work = _work(model, wanted, k, machine.used().device)
     if out is not None:
         assert input is not None
         _write(work, input, text, out, fresh)
@@ -108,14 +110,14 @@ class Work:
         return min(self.wanted.depth, len(self.tagger.labels_.live))
 
 
-def _work(model: Path, wanted: Threshold, k: int | None) -> Work:
+def _work(model: Path, wanted: Threshold, k: int | None, device: str) -> Work:
     from zipfel import persistence
     from zipfel.tagger import Tagger
     from zipfel.tagging import Request
 
     if k is not None and k < 1:  # before the model is loaded
         raise ConfigError(f"k must be at least 1; found {k}")
-    tagger = Tagger.load(model)
+    tagger = Tagger.load(model, device)
     seal = persistence.read_about(persistence.located(model))["sha256"]
     return Work(tagger, seal, Request([], k, wanted.of(tagger)))
 
@@ -158,11 +160,10 @@ def texts_of(path: Path, columns: str | None) -> Iterator[str]:
         yield from (line.rstrip("\r\n") for line in text_lines(path))
         return
     table = open_table(path)
-    wanted = columns.split(",") if columns else [name for name in TEXT_COLUMNS if name in table.columns]
+    wanted = columns.split(",") if columns else table.present(TEXT_COLUMNS)
     if not wanted:
         raise DataError(f"no text column found; name it with --text (columns: {', '.join(table.columns)})", path)
-    table.check(wanted)
-    for _, values in table.rows(wanted):
+    for _, values in table.rows(table.own(wanted)):
         yield " ".join(map(cell_text, values))
 
 

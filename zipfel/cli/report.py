@@ -9,6 +9,7 @@ import typer
 from rich.progress import Progress
 
 from zipfel.cli import data
+from zipfel.cli.machine import Machine
 from zipfel.cli.model import Model, tagger_of
 from zipfel.cli.options import with_options
 from zipfel.cli.show import say, warnings
@@ -25,6 +26,7 @@ def report(
     out: Annotated[Path, typer.Option(help="HTML file to write.", show_default=False)],
     columns: TableSettings,
     preparation: Preparation,
+    machine: Machine,
     part: data.PartName = "test",
     format: data.From = None,
 ) -> None:
@@ -34,10 +36,11 @@ def report(
     from zipfel.report.page import page
 
     check_installed("a report", "report", "matplotlib")  # before anything is read
+    device = machine.used().device
     about = persistence.read_about(persistence.located(model))
     dataset = data.load(source, format, columns, preparation)
     points = data.part_of(dataset, part)
-    tagger = tagger_of(model, dataset)
+    tagger = tagger_of(model, dataset, device)
     with Progress(console=warnings, transient=True, disable=not warnings.is_terminal) as progress:
         task = progress.add_task(f"tagging {part}", total=len(points))
         result = findings(tagger, dataset, part, lambda points: progress.update(task, completed=points))

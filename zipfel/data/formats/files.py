@@ -1,4 +1,4 @@
-"""Open, stream and write files, plain or gzip. Errors name file and line; no file is ever half-written."""
+"""Open, stream and write files, plain, gzip or zip. Errors name file and line; no file is ever half-written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gzip
 import io
 import os
 import shutil
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,14 +25,50 @@ BLOCK = 1 << 17  # bytes read at a time: enough for numpy to be fast, and a pars
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading; gzip, recognised by its first bytes and not by its name, is decompressed."""
+    """Open a file for reading; the only file in a .zip, and gzip by its first bytes, are decompressed."""
     try:
+        if path.suffix.lower() == ".zip":
+            with zipfile.ZipFile(path) as archive, archive.open(_only_member(archive, path)) as member:
+                yield cast(BinaryIO, member)
+            return
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             yield cast(BinaryIO, io.BufferedReader(gzip.GzipFile(fileobj=raw), BLOCK)) if packed else raw
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise DataError(f"broken gzip file: {str(error).rstrip('.')}", path) from None
+        raise DataError(f"broken {_packing(path)} file: {str(error).rstrip('.')}", path) from None
+    except zipfile.BadZipFile as error:
+        raise DataError(f"broken zip file: {reason(error)}", path) from None
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}", path) from None
+
+
+def _packing(path: Path) -> str:
+    return "zip" if path.suffix.lower() == ".zip" else "gzip"
+
+
+def _only_member(archive: zipfile.ZipFile, path: Path) -> str:
+    """Return the name of the only file in an archive, apart from hidden ones and those that macOS adds."""
+    files = [item for item in archive.infolist() if not item.is_dir() and not item.filename.startswith("__MACOSX/")]
+    shown = [item for item in files if not item.filename.rpartition("/")[2].startswith(".")]
+    if len(shown) != 1:
+        inside = listed(item.filename for item in shown) or "nothing"
+        raise DataError(f"expected a zip file with one table, found {inside}; unpack it first", path)
+    if shown[0].flag_bits & 1:
+        raise DataError("the zip file is protected by a password; unpack it first", path)
+    return shown[0].filename
+
+
+def unpacked_name(path: Path) -> str:
+    """Return the name of a file in lower case without .gz; of a .zip, the name of the only file in it."""
+    name = path.name.lower().removesuffix(".gz")
+    if not name.endswith(".zip") or not path.is_file():
+        return name
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _only_member(archive, path).rpartition("/")[2].lower()
+    except zipfile.BadZipFile as error:
+        raise DataError(f"broken zip file: {reason(error)}", path) from None
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror or error}", path) from None
 
@@ -141,15 +178,16 @@ def listed(names: Iterable[object], most: int = 12) -> str:
 
 
 def find(folder: Path, *names: str) -> Path | None:
-    """Return the file with one of these names, plain or with .gz, or None; two such files are an error."""
-    paths = [folder / (name + end) for name in names for end in ("", ".gz") if (folder / (name + end)).is_file()]
+    """Return the file with one of these names, plain or with .gz or .zip, or None; two such files are an error."""
+    ends = ("", ".gz", ".zip")
+    paths = [folder / (name + end) for name in names for end in ends if (folder / (name + end)).is_file()]
     if len(paths) > 1:
         raise DataError(f"holds both {paths[0].name} and {paths[1].name}; remove one", folder)
     return paths[0] if paths else None
 
 
 def require(folder: Path, *names: str) -> Path:
-    """Return the file with one of these names, plain or with .gz; a missing file is an error."""
+    """Return the file with one of these names, plain or with .gz or .zip; a missing file is an error."""
     path = find(folder, *names)
     if path is None:
         raise DataError(f"{' or '.join(names)} is missing", folder)

@@ -1,6 +1,6 @@
-"""Tables with text columns and a label column: CSV, TSV, JSONL, Parquet, or a data frame.
+"""Tables with text columns and a label column: CSV, TSV, JSONL, JSON, Parquet, Excel, or a data frame.
 
-A folder holds `train.csv` (or .tsv, .jsonl, .parquet), and optionally `test`, `validation` and `labels` (label name
+A folder holds `train.csv` (or .tsv, .jsonl, ...), and optionally `test`, `validation` and `labels` (label name
 in the first column, its text in the others). A single table is read as train.
 """
 
@@ -20,7 +20,7 @@ from zipfel.config import Settings, setting
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import folder as common
 from zipfel.data.formats.files import find, listed
-from zipfel.data.formats.table_files import ENDINGS, Table, is_frame, open_frame, open_table, write_table
+from zipfel.data.formats.table_files import ENDINGS, READ_ONLY, Table, is_frame, open_frame, open_table, write_table
 from zipfel.data.labels import names_of
 from zipfel.errors import ConfigError, DataError
 
@@ -59,7 +59,7 @@ def part_file(folder: Path, name: str, ending: str) -> Path | None:
     """Return the table of a part, such as `train.csv`: with the given ending, else with any other; None if missing."""
     stems = PARTS.get(name, (name,))
     same = find(folder, *(stem + ending for stem in stems))
-    return same or find(folder, *(stem + other for stem in stems for other in ENDINGS))
+    return same or find(folder, *(stem + other for stem in stems for other in (*ENDINGS, *READ_ONLY)))
 
 
 def read(ending: str, folder: Path, settings: TableSettings) -> Dataset:
@@ -109,25 +109,24 @@ def _separator_hint(names: list[str], sep: str | None) -> list[str]:
 
 def _chosen_columns(table: Table, settings: TableSettings) -> tuple[tuple[str, ...], str]:
     """Return the text columns and the label column: those in the settings, else those with default names."""
-    label = settings.labels or next((name for name in LABEL_COLUMNS if name in table.columns), None)
+    label = settings.labels or next(iter(table.present(LABEL_COLUMNS)), None)
     columns = listed(table.columns)
     if label is None:
         raise table.error(f"no label column found; set it with --labels (columns: {columns})")
-    text = settings.text or tuple(name for name in TEXT_COLUMNS if name in table.columns)
+    text = settings.text or tuple(table.present(TEXT_COLUMNS))
     if not text:
         raise table.error(f"no text column found; set it with --text (columns: {columns})")
-    table.check((*text, label))
-    return text, label
+    label, *own = table.own((label, *text))
+    return tuple(own), label
 
 
 def _gather(
     table: Table, text: tuple[str, ...], label_column: str, sep: str | None, ids: dict[str, int]
 ) -> common.Documents:
     """Read the rows of a table; labels that are not in `ids` yet get the next id."""
-    table.check((*text, label_column))
-    uid = ["uid"] if "uid" in table.columns else []
+    columns, uid = table.own((label_column, *text)), table.present(["uid"])
     documents = common.Documents({name: [] for name in text})
-    for number, (cell, *values) in table.rows([label_column, *text, *uid]):
+    for number, (cell, *values) in table.rows([*columns, *uid]):
         try:
             names, words = label_names(cell, sep), [cell_text(value) for value in values]
         except ValueError as error:
