@@ -258,7 +258,7 @@ class Calibration:
         if threshold is not None:
             least = np.asarray(threshold, dtype=np.float64)
             calibrated = cut(calibrated, least[self.bins_of(ranking.ids)] if least.shape == (BINS,) else least)
-        return calibrated if self.curve is None else _set_apart(calibrated)
+        return calibrated if self.curve is None else calibrated.set_apart()
 
     def bins_of(self, ids: Ids) -> Ids:
         """Return the frequency bin of each label, 0 the rarest; labels without a known bin are in bin 0."""
@@ -316,17 +316,6 @@ def cut(ranking: Ranking, threshold: float | Sequence[float] | Floats) -> Rankin
     order = np.argsort(~kept, axis=1, kind="stable")  # removed labels go to the end
     ids, scores = np.where(kept, ranking.ids, -1), np.where(kept, ranking.scores, np.float32(-np.inf))
     return Ranking(np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1))
-
-
-def _set_apart(ranking: Ranking) -> Ranking:
-    """Return a ranking whose scores fall within a row; equal ones are lowered by the last bit of float32."""
-    if (ranking.scores[:, 1:] < ranking.scores[:, :-1]).all():
-        return ranking
-    scores = ranking.scores.copy()
-    for rank in range(1, ranking.k):
-        below = np.nextafter(scores[:, rank - 1], np.float32(0))
-        scores[:, rank] = np.minimum(scores[:, rank], below)
-    return Ranking(ranking.ids, scores)
 
 
 def learned(ranking: Ranking, truth: csr_array, bins: Ids, method: Method) -> Calibration | None:

@@ -172,6 +172,7 @@ def trained(
         bins = metrics.frequency_bins(counts, calibration.BINS)
         removed = blueprint.labels.mask(len(held_out.ranking))
         ranking = held_out.ranking if removed is None else held_out.ranking.without(removed)
+        ranking = blueprint.labels.consistent(ranking)
         curve = calibration.learned(ranking, held_out.Y, bins, method) or curve
     return Fitted(blueprint, model, predictor, outcome, curve)
 

@@ -71,9 +71,19 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     # --- Learning -----------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, label_texts: Mapping[str, str] | None = None) -> Self:
-        """Learn from texts (a list, or lists by field) or a sparse matrix, and tags: lists of names, or a matrix."""
-        return self.fit_dataset(dataset_of(X, y, label_texts))
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        label_texts: Mapping[str, str] | None = None,
+        parents: Mapping[str, Any] | None = None,
+        ancestors: bool = False,
+    ) -> Self:
+        """Learn from texts (a list, or lists by field) or a sparse matrix, and tags: lists of names, or a matrix.
+
+        parents: {tag: parent or list of parents}, a hierarchy.  ancestors: give each point the ancestors of its tags.
+        """
+        return self.fit_dataset(dataset_of(X, y, label_texts, parents, ancestors))
 
     def fit_dataset(self, dataset: Dataset, run: Run | None = None) -> Self:
         """Learn from a data set; the stages are kept in the folder of `run`, where it has one, and resumed from it."""

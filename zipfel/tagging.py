@@ -105,7 +105,8 @@ def rank(fitted: Fitted, X: csr_array, k: int, filtered: csr_array | None = None
     removed = labels.mask(points)
     if removed is not None:
         filtered = removed if filtered is None else csr_array(removed + filtered)
-    return fitted.predictor.rank(X, min(k, len(labels) - len(labels.removed)), filtered)
+    ranking = fitted.predictor.rank(X, min(k, len(labels) - len(labels.removed)), filtered)
+    return labels.consistent(ranking, filtered)
 
 
 def calibrated(fitted: Fitted, ranking: Ranking, threshold: float | Sequence[float] | None = None) -> Ranking:

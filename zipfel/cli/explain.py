@@ -15,6 +15,7 @@ from zipfel.cli.model import Model
 from zipfel.cli.options import with_options
 from zipfel.cli.show import bar, console, print_table
 from zipfel.data.formats.files import json_line
+from zipfel.data.hierarchy import ARROW
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from zipfel.explain import Reason
@@ -37,15 +38,19 @@ def explain(
     tagger = Tagger.load(model, machine.used().device)
     label = tagger.predict([text], 1)[0][0].label if label is None else label
     reasons = tagger.explain(text, label)
+    paths = tagger.labels_.paths(label)
     if json:
         terms = [reason._asdict() for reason in reasons]
-        sys.stdout.write(json_line({"text": text, "label": label, "reasons": terms}).decode())
+        answer = {"text": text, "label": label, **({"paths": paths} if paths else {}), "reasons": terms}
+        sys.stdout.write(json_line(answer).decode())
         return
     console.print(marked(text, reasons), soft_wrap=True)
     most = max((abs(reason.weight) for reason in reasons), default=0) or 1
     rows = [(escape(term), f"{weight:+.3f}", bar(abs(weight) / most)) for term, weight, _ in reasons[:LISTED]]
     left = f"; {len(reasons) - LISTED} more" if len(reasons) > LISTED else ""
     total = sum(reason.weight for reason in reasons)
+    for path in paths:
+        console.print(f"\npath: {escape(ARROW.join(path))}", soft_wrap=True)
     print_table(f"\n{escape(label)}: {total:+.3f} in total{left}", rows, ("", "", "bar"))
 
 

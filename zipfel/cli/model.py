@@ -22,6 +22,7 @@ from zipfel.cli.show import bar, console, print_table, say, warn
 from zipfel.data.dataset import Dataset, Part, Propensity
 from zipfel.data.formats import TableSettings
 from zipfel.data.formats.files import write_bytes
+from zipfel.data.hierarchy import with_hierarchy
 from zipfel.data.splits import Preparation
 from zipfel.data.text import TextSettings
 from zipfel.errors import ConfigError, DataError
@@ -31,6 +32,7 @@ from zipfel.evaluate import evaluate as judge
 if TYPE_CHECKING:  # torch takes seconds to import
     from zipfel.tagger import Tagger
 
+LEVELS = 50  # ranking for metrics at the levels of a hierarchy, where several labels share an ancestor
 LONGEST = 1000  # ranking to evaluate: memory grows with points × k
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.", show_default=False)]
@@ -158,12 +160,13 @@ def evaluate(
 ) -> None:
     """Evaluate a model or predictions: P, nDCG, PSP, PSnDCG, R, coverage; by label frequency and on the tail."""
     ks, model, device = _lengths(k), _model_of(paths, predictions), machine.used().device
-    dataset = data.load(paths[-1], format, columns, preparation)
+    dataset = as_trained(model, data.load(paths[-1], format, columns, preparation))
     given = Propensity(dataset.propensity.A if a is None else a, dataset.propensity.B if b is None else b)
     points, start = data.part_of(dataset, part), time.perf_counter()
     if model is not None:
         tagger = tagger_of(model, dataset, device)
-        ranking = tagger.rank(_inputs(tagger, points), ks[-1], points.filtered)
+        depth = ks[-1] if dataset.hierarchy is None else max(ks[-1], LEVELS)
+        ranking = tagger.rank(_inputs(tagger, points), depth, points.filtered)
     else:
         assert predictions is not None
         scores = read_predictions(predictions, len(points), dataset.sizes.labels)
@@ -194,6 +197,17 @@ def tagger_of(model: Path, dataset: Dataset, device: str = "auto") -> Tagger:
     if tagger.classes_ != names:
         raise DataError(f"the model's {len(tagger.classes_)} labels are not the {len(names)} labels of {dataset.name}")
     return tagger
+
+
+def as_trained(model: Path | None, dataset: Dataset) -> Dataset:
+    """Return a data set with the hierarchy of a model, where it has none; ancestors are filled in as in training."""
+    from zipfel import persistence
+    from zipfel.data.labels import LabelSpace
+
+    if model is None or dataset.hierarchy is not None:
+        return dataset
+    known = LabelSpace.of_json(persistence.load(persistence.located(model)).documents["labels"]).hierarchy
+    return dataset if known is None else with_hierarchy(dataset, known, known.filled)
 
 
 def _inputs(tagger: Tagger, points: Part) -> Any:
@@ -253,6 +267,9 @@ def show_report(report: Report, ks: list[int]) -> None:
     if report.only_tail:
         title = f"\n{report.only_tail_points:,} points with tail labels only"
         print_table(title, metric_rows(report.only_tail, ks), lengths)
+    for level in report.levels:
+        title = f"\nLevel {level.level} of the hierarchy: {level.labels:,} labels, {level.points:,} points"
+        print_table(title, metric_rows(level.values, ks), lengths)
     most = max((piece.contribution for piece in report.bins), default=0) or 1
     pieces = [
         (f"{piece.lowest:,} to {piece.highest:,} points per label", f"{piece.labels:,} labels",

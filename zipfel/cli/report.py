@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from zipfel.cli import data
 from zipfel.cli.machine import Machine
-from zipfel.cli.model import Model, tagger_of
+from zipfel.cli.model import Model, as_trained, tagger_of
 from zipfel.cli.options import with_options
 from zipfel.cli.show import say, warnings
 from zipfel.data.formats import TableSettings
@@ -38,7 +38,7 @@ def report(
     check_installed("a report", "report", "matplotlib")  # before anything is read
     device = machine.used().device
     about = persistence.read_about(persistence.located(model))
-    dataset = data.load(source, format, columns, preparation)
+    dataset = as_trained(model, data.load(source, format, columns, preparation))
     points = data.part_of(dataset, part)
     tagger = tagger_of(model, dataset, device)
     with Progress(console=warnings, transient=True, disable=not warnings.is_terminal) as progress:

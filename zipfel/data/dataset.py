@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from scipy.sparse import csr_array, sparray, spmatrix
 
 from zipfel.errors import DataError
 from zipfel.types import Sizes, stored
+
+if TYPE_CHECKING:  # which imports this module
+    from zipfel.data.hierarchy import Hierarchy
 
 Texts = Mapping[str, Sequence[str]]  # field -> one text per row, such as {"title": [...], "content": [...]}
 Rows = NDArray[np.int64]
@@ -93,6 +96,7 @@ class Dataset:
     feature_names: Sequence[str] | None = None
     propensity: Propensity = field(default_factory=Propensity)
     notes: tuple[str, ...] = ()
+    hierarchy: Hierarchy | None = None  # of the labels
 
     def __post_init__(self) -> None:
         """Check that the parts agree in labels, features and text fields, and that test and validation differ."""

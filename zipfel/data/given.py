@@ -11,11 +11,21 @@ from scipy.sparse import csr_array, issparse
 
 from zipfel.data.dataset import Dataset, Part, Texts
 from zipfel.data.formats.sparse_text import matrix_of as csr_of
+from zipfel.data.hierarchy import Hierarchy, with_hierarchy
 from zipfel.errors import DataError
 
 
-def dataset_of(X: Any, y: Any, label_texts: Mapping[str, str] | None = None) -> Dataset:
-    """Return a data set of texts (a list, or lists by field) or a matrix, and tags: lists of names, or a matrix."""
+def dataset_of(
+    X: Any,
+    y: Any,
+    label_texts: Mapping[str, str] | None = None,
+    parents: Mapping[str, Any] | None = None,
+    ancestors: bool = False,
+) -> Dataset:
+    """Return a data set of texts (a list, or lists by field) or a matrix, and tags: lists of names, or a matrix.
+
+    parents, ancestors: a hierarchy of the labels, as in `with_hierarchy`.
+    """
     descriptions = checked_texts(label_texts or {})
     if is_matrix(y):
         names = [str(label) for label in range(y.shape[1])]
@@ -33,7 +43,10 @@ def dataset_of(X: Any, y: Any, label_texts: Mapping[str, str] | None = None) -> 
         raise DataError(f"X has {points} points and y has {Y.shape[0]} rows; they must be equal")
     part = Part(Y, X=X if texts is None else None, texts=texts)
     fields = {"text": [descriptions.get(name, "") for name in names]} if descriptions else None
-    return Dataset(part, label_names=names, label_texts=fields)
+    dataset = Dataset(part, label_names=names, label_texts=fields)
+    if parents is None and not ancestors:
+        return dataset
+    return with_hierarchy(dataset, Hierarchy.of(parents or {}), ancestors)
 
 
 def is_matrix(values: Any) -> bool:

@@ -9,10 +9,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from zipfel.data.dataset import Dataset, Part, Texts
+from zipfel.data.hierarchy import Hierarchy, spread
 from zipfel.errors import ConfigError, did_you_mean
+from zipfel.types import Ranking
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class LabelSpace:
     counts: list[int]  # training points of each label
     texts: list[str] | None = None  # None where no label has one
     removed: tuple[int, ...] = ()  # ids that are never predicted again
+    hierarchy: Hierarchy | None = None
 
     @classmethod
     def of(cls, dataset: Dataset) -> LabelSpace:
@@ -39,6 +43,30 @@ class LabelSpace:
         """The labels that can be predicted, and their ids."""
         removed = set(self.removed)
         return {name: label for label, name in enumerate(self.names) if label not in removed}
+
+    def paths(self, name: str) -> list[list[str]]:
+        """Return the paths from the top of the hierarchy to a label; none without a hierarchy."""
+        return [] if self.hierarchy is None else self.hierarchy.paths(name)
+
+    @cached_property
+    def _downwards(self) -> tuple[csr_array, NDArray[np.int64]]:
+        """[labels, others], 1 where the other is above or the same, and the ids of these others, highest first."""
+        assert self.hierarchy is not None
+        levels = [self.hierarchy.levels.get(name, 0) for name in self.unique_names]
+        order = np.argsort(levels, kind="stable")
+        nodes = [self.unique_names[label] for label in order]
+        return self.hierarchy.membership(self.unique_names, nodes), order
+
+    def consistent(self, ranking: Ranking, filtered: csr_array | None = None) -> Ranking:
+        """Return a ranking in which no label scores higher than a label above it; without a hierarchy, the same one.
+
+        filtered: pairs [points, labels] that must not be ranked.
+        """
+        if self.hierarchy is None:
+            return ranking
+        membership, order = self._downwards
+        raised = spread(ranking, membership, None if filtered is None else csr_array(filtered[:, order]))
+        return Ranking(np.where(raised.ids >= 0, order[raised.ids], -1), raised.scores).set_apart()
 
     @cached_property
     def unique_names(self) -> list[str]:
@@ -73,7 +101,7 @@ class LabelSpace:
         return self._appended(new, None)
 
     def counted(self, dataset: Dataset) -> LabelSpace:
-        """Return the labels with the counts and texts of a data set.
+        """Return the labels with the counts, texts and hierarchy of a data set.
 
         Counts add up; a new text that is not empty replaces the old one. The fields of a text are joined by newlines.
         """
@@ -84,7 +112,8 @@ class LabelSpace:
         old = self.texts or [""] * len(self)
         merged = [texts.get(name) or text for name, text in zip(self.unique_names, old, strict=True)]
         totals = [count + counts.get(name, 0) for name, count in zip(self.unique_names, self.counts, strict=True)]
-        return replace(self, counts=totals, texts=merged if texts or self.texts else None)
+        hierarchy = dataset.hierarchy if self.hierarchy is None else self.hierarchy.merged(dataset.hierarchy)
+        return replace(self, counts=totals, texts=merged if texts or self.texts else None, hierarchy=hierarchy)
 
     def described(self, texts: Mapping[str, str]) -> LabelSpace:
         """Return the labels with new ones appended, which have a text and no points."""
@@ -111,7 +140,8 @@ class LabelSpace:
         renamed = list(self.names)
         for label, name in zip(ids, names.values(), strict=True):
             renamed[label] = str(name)
-        return replace(self, names=renamed)
+        hierarchy = None if self.hierarchy is None else self.hierarchy.renamed(names)
+        return replace(self, names=renamed, hierarchy=hierarchy)
 
     def aligned(self, dataset: Dataset) -> Dataset:
         """Return a data set whose labels have the ids of these, which must include them."""
@@ -131,12 +161,15 @@ class LabelSpace:
 
     def as_json(self) -> dict[str, Any]:
         """Return the labels as JSON."""
-        return dataclasses.asdict(self)
+        document = dataclasses.asdict(self)
+        return document if self.hierarchy else {key: value for key, value in document.items() if key != "hierarchy"}
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> LabelSpace:
         """Return the labels that `as_json` was called on."""
-        return cls(**{**document, "removed": tuple(document["removed"])})
+        hierarchy = document.get("hierarchy")
+        given = None if hierarchy is None else Hierarchy(**hierarchy)
+        return cls(**{**document, "removed": tuple(document["removed"]), "hierarchy": given})
 
 
 def names_of(dataset: Dataset) -> list[str]:

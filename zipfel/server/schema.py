@@ -13,6 +13,7 @@ EXTRA = 100  # maximum number of extra labels in a request
 
 Texts = Annotated[list[str], FailFast()]  # report only the first wrong item
 Asked = TypeVar("Asked", bound="_Asked")
+Paths = Annotated[list[list[str]], Field(description="Paths from the top of the hierarchy; none without one.")]
 ModelId = Annotated[str, Field(max_length=200, description="Id of a model, see /models; default: the first.")]
 
 
@@ -101,6 +102,7 @@ class LabelsAnswer(BaseModel):
 class LabelAnswer(Label):
     """A label and its nearest labels by cosine; `why` is the reason if there are none."""
 
+    paths: Paths
     near: list[ScoredLabel]
     why: str | None
     model: ModelVersion
@@ -119,6 +121,7 @@ class ExplainAnswer(BaseModel):
 
     label: str
     score: float
+    paths: Paths
     reasons: list[Reason]
     model: ModelVersion
 

@@ -13,8 +13,10 @@ from typing import Any
 from zipfel.data.dataset import Dataset
 from zipfel.data.formats import lf, npz, repository, split, table
 from zipfel.data.formats.files import find, listed, new_folder, unpacked_name
+from zipfel.data.formats.parents import read_parents
 from zipfel.data.formats.table import TableSettings
 from zipfel.data.formats.table_files import ENDINGS, READ_ONLY, is_frame, open_frame, open_table
+from zipfel.data.hierarchy import with_hierarchy
 from zipfel.errors import DataError, did_you_mean
 
 __all__ = ["FORMATS", "WRITABLE", "Format", "TableSettings", "format_of", "known_format", "read", "writable_format",
@@ -65,18 +67,29 @@ def read(source: Any, settings: TableSettings | None = None, format: str | None 
     """
     settings = settings or TableSettings()
     if is_frame(source):
-        return table.read_tables({"train": open_frame(source)}, settings)
+        return _with_parents(table.read_tables({"train": open_frame(source)}, settings), settings)
     if not isinstance(source, str | os.PathLike):
         raise DataError(f"expected a path or a data frame, found {type(source).__name__}")
     path = Path(source)
     try:
-        return _read_folder(path, settings, format) if path.is_dir() else _read_file(path, settings)
+        dataset = _read_folder(path, settings, format) if path.is_dir() else _read_file(path, settings)
+        return _with_parents(dataset, settings, path if path.is_dir() else None)
     except DataError as error:
         if error.path is not None:
             raise
         raise DataError(error.problem, path) from None  # parts that contradict each other, such as in size
     except OSError as error:  # such as a folder without read permission
         raise DataError(f"cannot be read: {error.strerror or error}", path) from None
+
+
+def _with_parents(dataset: Dataset, settings: TableSettings, folder: Path | None = None) -> Dataset:
+    """Add the hierarchy of labels that the settings name."""
+    if settings.parents is None:
+        return dataset
+    labels = settings.label_texts
+    if labels is None and folder is not None:
+        labels = table.part_file(folder, "labels", ENDINGS[0])
+    return with_hierarchy(dataset, read_parents(settings, labels), settings.ancestors)
 
 
 def _read_folder(path: Path, settings: TableSettings, format: str | None) -> Dataset:

@@ -39,6 +39,10 @@ class TableSettings(Settings):
     labels: str | None = setting(None, f"label column; default: the first of {', '.join(LABEL_COLUMNS)}")
     sep: str | None = setting(None, "separator of labels in a cell; without one, a cell is a list or a single label")
     label_texts: Path | None = setting(None, "table of label texts: name in the first column, then the text")
+    parents: str | None = setting(
+        None, "hierarchy of labels: a file of 'label<TAB>parent' lines or a table, or a column of --label-texts"
+    )
+    ancestors: bool = setting(False, "give each point the ancestors of its labels too; needs --parents")
     encoding: str = setting("utf-8", "encoding of CSV, TSV and text files, such as cp1252")
 
     def __post_init__(self) -> None:
@@ -50,7 +54,9 @@ class TableSettings(Settings):
         super().__post_init__()
 
     def check(self) -> None:
-        """Check that the separator is not empty."""
+        """Check that the separator is not empty, and that ancestors are known."""
+        if self.ancestors and self.parents is None:
+            raise ConfigError("ancestors needs a hierarchy; set it with parents (--parents)")
         if self.sep == "":
             raise ConfigError("sep, the separator of labels in a cell, must not be empty")
 
@@ -203,7 +209,9 @@ def read_label_texts(settings: TableSettings) -> tuple[list[str], dict[str, list
     table = open_frame(source) if is_frame(source) else open_table(source, settings.encoding)
     names: dict[str, int] = {}
     rows: list[list[str]] = []
-    for number, values in table.rows(table.columns):
+    parents = None if settings.parents is None else table.column(str(settings.parents))
+    fields = [name for name in table.columns[1:] if name != parents]
+    for number, values in table.rows([*table.columns[:1], *fields]):
         try:
             name, *others = map(cell_text, values)
         except ValueError as error:
@@ -213,7 +221,7 @@ def read_label_texts(settings: TableSettings) -> tuple[list[str], dict[str, list
         if names.setdefault(name.strip(), number) != number:
             raise table.error(f"label {name!r:.60} is repeated", number)
         rows.append(others)
-    return list(names), {field: [row[i] for row in rows] for i, field in enumerate(table.columns[1:])}
+    return list(names), {field: [row[i] for row in rows] for i, field in enumerate(fields)}
 
 
 def write(ending: str, dataset: Dataset, folder: Path, suffix: str) -> None:
