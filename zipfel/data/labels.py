@@ -45,8 +45,8 @@ class LabelSpace:
         return {name: label for label, name in enumerate(self.names) if label not in removed}
 
     def paths(self, name: str) -> list[list[str]]:
-        """Return the paths from the top of the hierarchy to a label; none without a hierarchy."""
-        return [] if self.hierarchy is None else self.hierarchy.paths(name)
+        """Return the paths from the top of the hierarchy to a label; none if it has no parent."""
+        return [] if self.hierarchy is None or not self.hierarchy.parents.get(name) else self.hierarchy.paths(name)
 
     @cached_property
     def _downwards(self) -> tuple[csr_array, NDArray[np.int64]]:
