@@ -702,8 +702,47 @@ def test_devices():
     assert chosen_device("cpu") == torch.device("cpu")
     assert chosen_device("auto").type in ("cpu", "cuda")
     if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="device is cuda, but torch finds no GPU here"):
-            chosen_device("cuda")
+        for name in ("cuda", "cuda:0", "cuda:1"):
+            with pytest.raises(ConfigError, match=f"device is {name}, but torch finds no GPU here"):
+                chosen_device(name)
+    for name in ("gpu", "cuda:x", "cuda:", "cuda1", "CPU", None, 1):
+        with pytest.raises(ConfigError, match=f"unknown device {name!r}; "):
+            chosen_device(name)
+
+
+def test_one_of_several_gpus_and_apples(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert chosen_device("auto") == torch.device("cuda")
+    assert chosen_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(ConfigError, match="device is cuda:2, but torch finds only cuda:0, cuda:1 here"):
+        chosen_device("cuda:2")
+    for there in (True, False):
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda there=there: there)
+        if there:
+            assert chosen_device("mps") == torch.device("mps")
+        else:
+            with pytest.raises(ConfigError, match="device is mps, but torch finds no Apple GPU here"):
+                chosen_device("mps")
+
+
+def test_threads_are_set_once_for_all_libraries():
+    import threadpoolctl
+
+    import zipfel
+
+    before = torch.get_num_threads()
+    try:
+        with threadpoolctl.threadpool_limits():  # which puts back what was before
+            for count in (2, 1):
+                zipfel.set_threads(count)
+                assert torch.get_num_threads() == count
+                assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} == {count}
+        for count in (0, -1, 1.5, True, "2"):
+            with pytest.raises(ConfigError, match=f"threads must be a whole number of at least 1; found {count!r}"):
+                zipfel.set_threads(count)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_before_fit(tmp_path):

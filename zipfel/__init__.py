@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zipfel.explain import Reason as Reason
     from zipfel.tagger import Tagger as Tagger
     from zipfel.tagging import Tag as Tag
+    from zipfel.training.machine import set_threads as set_threads
     from zipfel.types import Ranking as Ranking
 
 __version__ = "0.1.0"
@@ -36,6 +37,7 @@ _HOMES = {
     "TextSettings": "zipfel.data.text",
     "ZipfelError": "zipfel.errors",
     "read": "zipfel.data.formats",
+    "set_threads": "zipfel.training.machine",
     "write": "zipfel.data.formats",
 }
 __all__ = ["__version__", *_HOMES]

@@ -257,7 +257,7 @@ class Calibration:
         calibrated = Ranking(ranking.ids, scores)
         if threshold is not None:
             calibrated = self.cut(calibrated, threshold)
-        return calibrated if self.curve is None else _set_apart(calibrated)
+        return calibrated if self.curve is None else calibrated.set_apart()
 
     def cut(self, ranking: Ranking, threshold: float | Sequence[float]) -> Ranking:
         """Return a ranking without the labels below the threshold: one for all labels, or one for each bin."""
@@ -320,17 +320,6 @@ def cut(ranking: Ranking, threshold: float | Sequence[float] | Floats) -> Rankin
     order = np.argsort(~kept, axis=1, kind="stable")  # removed labels go to the end
     ids, scores = np.where(kept, ranking.ids, -1), np.where(kept, ranking.scores, np.float32(-np.inf))
     return Ranking(np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1))
-
-
-def _set_apart(ranking: Ranking) -> Ranking:
-    """Return a ranking whose scores fall within a row; equal ones are lowered by the last bit of float32."""
-    if (ranking.scores[:, 1:] < ranking.scores[:, :-1]).all():
-        return ranking
-    scores = ranking.scores.copy()
-    for rank in range(1, ranking.k):
-        below = np.nextafter(scores[:, rank - 1], np.float32(0))
-        scores[:, rank] = np.minimum(scores[:, rank], below)
-    return Ranking(ranking.ids, scores)
 
 
 def learned(ranking: Ranking, truth: csr_array, bins: Ids, method: Method) -> Calibration | None:

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from scipy.sparse import csr_array
 
 from zipfel import metrics
-from zipfel.data.dataset import Dataset, Propensity, without_pairs
+from zipfel.data.dataset import Dataset, Part, Propensity, without_pairs
 from zipfel.data.formats.files import opened
 from zipfel.data.formats.npz import read_counted
 from zipfel.data.formats.sparse_text import Header, read_rows, shown
+from zipfel.data.hierarchy import Hierarchy, spread
+from zipfel.data.labels import names_of
 from zipfel.errors import DataError
 from zipfel.types import Ranking
+
+
+@dataclass(frozen=True)
+class Level:
+    """Metrics at one level of a hierarchy, over the points with labels at or below it.
+
+    A label counts there as its ancestors of that level, with the highest score of the labels below them.
+    """
+
+    level: int  # 1 is the top
+    labels: int
+    points: int
+    values: dict[str, float]  # P@1, nDCG@1, R@1, ... in percent
 
 
 @dataclass(frozen=True)
@@ -31,13 +47,16 @@ class Report:
     propensity: Propensity
     points: int
     labels: int
+    levels: tuple[Level, ...] = ()  # of a hierarchy, from the top
 
     def as_json(self) -> dict[str, Any]:
         """Return all figures as one object, as `zipfel evaluate --json` writes it."""
         tail = {f"tail {name}": value for name, value in self.only_tail.items()}
         sizes = {"points": self.points, "labels": self.labels, "tail points": self.only_tail_points}
         bins = [dataclasses.asdict(piece) for piece in self.bins]
-        return {**self.values, **self.macro, **tail, **sizes, **self.propensity._asdict(), "contributions": bins}
+        levels = {"levels": [{**about, **about.pop("values")} for about in map(dataclasses.asdict, self.levels)]}
+        figures = {**self.values, **self.macro, **tail, **sizes, **self.propensity._asdict(), "contributions": bins}
+        return figures | (levels if self.levels else {})
 
 
 def metric_rows(values: Mapping[str, float], ks: Sequence[int]) -> list[list[str]]:
@@ -76,7 +95,25 @@ def evaluate(
         propensity=propensity,
         points=len(points),
         labels=dataset.sizes.labels,
+        levels=() if dataset.hierarchy is None else tuple(_levels(dataset.hierarchy, ranking, dataset, points, ks)),
     )
+
+
+def _levels(
+    hierarchy: Hierarchy, ranking: Ranking, dataset: Dataset, points: Part, ks: Sequence[int]
+) -> Iterator[Level]:
+    """Yield the metrics at each level; the ranking should be long, since labels of a level share their ancestors."""
+    names = names_of(dataset)
+    for level in range(1, max(hierarchy.levels.values()) + 1):
+        nodes = [name for name, own in hierarchy.levels.items() if own == level]
+        membership = hierarchy.membership(names, nodes)
+        truth = csr_array(points.Y @ membership)
+        truth.data[:] = 1
+        some = np.diff(truth.indptr) > 0
+        if some.any():
+            rolled = spread(ranking, membership)
+            values = metrics.measure(Ranking(rolled.ids[some], rolled.scores[some]), truth[some], ks=ks)
+            yield Level(level, len(nodes), int(some.sum()), values)
 
 
 def ranked(scores: csr_array, dataset: Dataset, part: str = "test", k: int = 5) -> Ranking:

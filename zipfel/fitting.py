@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import warnings
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -247,17 +248,21 @@ def trained(
         bins = metrics.frequency_bins(counts, calibration.BINS)
         removed = blueprint.labels.mask(len(held_out.ranking))
         ranking = held_out.ranking if removed is None else held_out.ranking.without(removed)
+        ranking = blueprint.labels.consistent(ranking)
         curve = calibration.learned(ranking, held_out.Y, bins, method) or curve
     return Fitted(blueprint, model, predictor, outcome, curve)
 
 
 def chosen_device(name: str) -> torch.device:
-    """Return the device of that name; "auto" is the GPU where there is one."""
+    """Return the device of that name; "auto" is the first NVIDIA GPU where there is one, else the CPU."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    known = {"auto", "cpu", "cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))}
-    if name not in known:
-        raise ConfigError(f"unknown device {name!r}{did_you_mean(str(name), sorted(known))}")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device is cuda, but torch finds no GPU here")
+        return torch.device("cuda" if count else "cpu")
+    if not isinstance(name, str) or not re.fullmatch(r"cpu|mps|cuda(:[0-9]+)?", name):
+        raise ConfigError(f"unknown device {name!r}{did_you_mean(str(name), ('auto', 'cpu', 'cuda', 'cuda:1', 'mps'))}")
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device is mps, but torch finds no Apple GPU here")
+    if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= count:
+        GPUs = f"only {', '.join(f'cuda:{number}' for number in range(count))}" if count else "no GPU"
+        raise ConfigError(f"device is {name}, but torch finds {GPUs} here")
     return torch.device(name)

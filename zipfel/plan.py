@@ -71,7 +71,7 @@ def plan(
     """
     tagger, rehearsal = Tagger(model, preset, settings, text, device=device), Rehearsal(chosen_device(device))
     choice, full = tagger.choice(dataset)
-    about = {"model": choice.model, "preset": choice.preset, "why": choice.why, "device": rehearsal.device.type}
+    about = {"model": choice.model, "preset": choice.preset, "why": choice.why, "device": str(rehearsal.device)}
     with watched() as peak:
         start = time.perf_counter()
         blueprint = Blueprint.of(dataset, choice, full, text)
@@ -93,14 +93,14 @@ def _too_large(weights: int, dataset: Dataset, about: dict[str, Any]) -> Plan:
         "training": "too little memory to rehearse",
         "prediction": "too little memory to rehearse",
     }
-    gpu = memory if about["device"] == "cuda" else None
+    gpu = memory if about["device"].startswith("cuda") else None
     return Plan(**about, **dataset.sizes._asdict(), memory_bytes=memory, gpu_bytes=gpu, disk_bytes=weights,
                 training_seconds=None, predict_ms=None, rests_on=rests_on,
                 warnings=(_does_not_fit(memory, about["device"]),))  # fmt: skip
 
 
 def _does_not_fit(needed: int, device: str) -> str:
-    where = "the GPU" if device == "cuda" else "this machine"
+    where = "the GPU" if device.startswith("cuda") else "this machine"
     return f"about {spoken_size(needed)} of memory are needed, and {where} has {spoken_size(free_memory(device))} free"
 
 
@@ -180,8 +180,8 @@ def _scaled(facts: _Facts, about: dict[str, Any], peak: list[int]) -> Plan:
         predict = slower
     files = persistence.sizes(facts.fitted.saved({}))
     memory = peak[0] + facts.more_bytes()
-    gpu = torch.cuda.max_memory_allocated() + facts.more_bytes() if device == "cuda" else None
-    ours = peak[0] if gpu is None else torch.cuda.memory_reserved()
+    gpu = torch.cuda.max_memory_allocated(device) + facts.more_bytes() if device.startswith("cuda") else None
+    ours = peak[0] if gpu is None else torch.cuda.memory_reserved(device)
     fits = (memory if gpu is None else gpu) <= free_memory(device) + ours
     return Plan(
         **about,

@@ -75,15 +75,28 @@ class Tagger(Estimator):
 
     # --- Learning -----------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, label_texts: Any = None, label_names: Any = None, **refused: Any) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        label_texts: Any = None,
+        label_names: Any = None,
+        parents: Mapping[Any, Any] | None = None,
+        ancestors: bool = False,
+        **refused: Any,
+    ) -> Self:
         """Learn from points and tags.
 
         X: texts (a list, a series, lists by field, a data frame) or features (a matrix, an array of embeddings).  y:
         lists of names, a series of lists or of strings, an indicator frame, or a matrix, whose columns `label_names`
-        may name.  label_texts: by name, as a dict, a series or a frame.  `sample_weight` is refused.
+        may name.  label_texts: by name, as a dict, a series or a frame.  parents: {tag: parent or list of parents}, a
+        hierarchy.  ancestors: give each point the ancestors of its tags too.  `sample_weight` is refused.
         """
         refuse(refused)
-        dataset = dataset_of(self._points(X), y, label_texts, label_names, self.sep)
+        points = self._points(X)
+        dataset = dataset_of(points, y, label_texts, label_names, self.sep, parents=parents, ancestors=ancestors)
+            self._points(X), y, label_texts, label_names, self.sep, parents=parents, ancestors=ancestors
+        )
         old = self.fitted_.blueprint if self.warm_start and self.fitted_ else None
         choice = self.choice(dataset) if old is None else (old.choice, old.settings)
         if note := fitting.unused_label_texts(*choice, dataset):

@@ -205,7 +205,9 @@ def rank(fitted: Fitted, X: csr_array, k: int, filtered: csr_array | None = None
         filtered = removed if filtered is None else csr_array(removed + filtered)
     depth, known = min(k, len(labels) - len(labels.removed)), known_rows(X)
     ranking = fitted.predictor.rank(X, depth, filtered)
-    return ranking if known.all() else _either(known, ranking, _frequent(labels, points, depth, filtered))
+    if not known.all():
+        ranking = _either(known, ranking, _frequent(labels, points, depth, filtered))
+    return labels.consistent(ranking, filtered)
 
 
 def known_rows(X: csr_array) -> NDArray[np.bool_]:

@@ -140,6 +140,16 @@ class Ranking:
         """Return a ranking without labels."""
         return cls(np.full((points, k), -1, dtype=np.int64), np.full((points, k), -np.inf, dtype=np.float32))
 
+    def set_apart(self) -> Ranking:
+        """Return a ranking whose scores fall within a row; equal ones are lowered by the last bit of float32."""
+        if (self.scores[:, 1:] < self.scores[:, :-1]).all():
+            return self
+        scores = self.scores.copy()
+        for rank in range(1, self.k):
+            below = np.nextafter(scores[:, rank - 1], np.float32(0))
+            scores[:, rank] = np.minimum(scores[:, rank], below)
+        return Ranking(self.ids, scores)
+
     def without(self, pairs: csr_array) -> Ranking:
         """Return the ranking without the (row, id) pairs that a sparse [B, L] matrix stores; later labels move up."""
         rows, ranks = np.nonzero(self.ids >= 0)

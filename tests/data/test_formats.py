@@ -17,12 +17,12 @@ from scipy.sparse import coo_array, csc_array, csr_array, save_npz
 
 import zipfel
 from zipfel.data.dataset import Dataset, Part, Propensity
-from zipfel.data.formats import FORMATS, TableSettings, files, format_of, sparse_text
+from zipfel.data.formats import FORMATS, WRITABLE, TableSettings, files, format_of, sparse_text
 from zipfel.data.formats.sparse_text import Header, parse_line, read_sparse
 from zipfel.errors import ConfigError, DataError, MissingDependencyError
 
 FEATURE_FORMATS = [name for name, kind in FORMATS.items() if kind.holds == "features"]
-TEXT_FORMATS = [name for name, kind in FORMATS.items() if kind.holds == "texts"]
+TEXT_FORMATS = [name for name in WRITABLE if FORMATS[name].holds == "texts"]
 
 
 def folder_of(folder, contents):

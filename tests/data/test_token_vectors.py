@@ -64,7 +64,7 @@ def test_words_that_share_contexts_lie_closer_and_fields_do_not_mix():
 
 def test_more_than_one_thread_learns_as_well(monkeypatch):
     calls = watched(monkeypatch)
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
     many = planted(texts=10_000)  # 240,000 words
     assert gap(trained(texts=many, deterministic=False, epochs=1)) > 0.5
     trained(epochs=1)

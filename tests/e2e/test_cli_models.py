@@ -222,3 +222,28 @@ def test_label_texts_that_are_not_learned_from_are_told_before_training(zipfel_c
     told = zipfel_command(*words, "--model", "glas", "--out", tmp_path / "told", *described)
     assert told.code == 0
     assert "warning: glas does not learn from label texts, and only shows them" in told.err
+
+
+def test_threads_and_devices_are_options_of_every_command_that_runs_a_model(zipfel_command, planted, trained, tmp_path):
+    import torch
+
+    before = torch.get_num_threads()
+    commands = {
+        "train": [planted, "--model", "glas", "--out", trained, *SMALL],
+        "evaluate": [trained, planted],
+        "predict": [trained, "w1 w2"],
+        "explain": [trained, "w1 w2", "--label", zipfel.read(planted).label_names[0]],
+    }
+    try:
+        for name, words in commands.items():
+            torch.set_num_threads(2)
+            outcome = zipfel_command(name, *words, "--threads", 1, "--device", "cpu")
+            assert (outcome.code, torch.get_num_threads()) == (0, 1), outcome.err
+            outcome = zipfel_command(name, *words, "--threads", 0)
+            assert outcome.code == 2
+            assert "threads must be at least 1; found 0" in outcome.err
+            outcome = zipfel_command(name, *words, "--device", "cuda:99")
+            assert outcome.code == 2
+            assert "device is cuda:99, but torch finds" in outcome.err
+    finally:
+        torch.set_num_threads(before)

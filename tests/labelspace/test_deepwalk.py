@@ -133,7 +133,7 @@ def test_threads_lower_their_rate_over_their_own_share_of_the_walks(monkeypatch)
             return super().train(**arguments)
 
     monkeypatch.setattr(module, "_word2vec", lambda: Watched)
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 4)
     settings = Walks(walks=100, length=60, epochs=2)  # 120,000 steps
     deepwalk(cliques(), 4, np.random.default_rng(0), settings, deterministic=False)
     deepwalk(cliques(), 4, np.random.default_rng(0), settings)

@@ -32,7 +32,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, (rows, label_texts) in {"tickets": (TICKETS, LABEL_TEXTS), "things": (THINGS, None)}.items():
         texts, tags = zip(*rows * 5, strict=True)
         tagger = Tagger("glas", settings=settings, text={"min_count": 1}, validation=0, device="cpu")
-        tagger.fit(texts, tags, label_texts=label_texts).save(folder / name)
+        parents = {"printer": "hardware"} if name == "tickets" else None
+        tagger.fit(texts, tags, label_texts=label_texts, parents=parents).save(folder / name)
     return {name: folder / name for name in ("tickets", "things")}
 
 

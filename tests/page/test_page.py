@@ -199,6 +199,7 @@ class TestDetail:
         detail = page.get_by_role("region", name="About printer")
         said = server.get("labels/printer")
         expect(detail.locator(".about")).to_have_text(LABEL_TEXTS["printer"])
+        expect(detail.locator(".path")).to_have_text("hardware › printer")
         expect(detail.locator(".frequency")).to_have_text("15 training texts have this label.")
         assert said["count"] == 15
         near = [other["label"] for other in said["near"]]
@@ -211,6 +212,7 @@ class TestDetail:
         row(page, "printer").locator(".main").click()
         page.locator(".follow", has_text="mail").click()
         detail = page.get_by_role("region", name="About mail")
+        expect(detail.locator(".path")).to_be_hidden()
         expect(detail.locator(".about")).to_have_text(LABEL_TEXTS["mail"])
         page.get_by_role("button", name="Back").click()
         expect(page.get_by_role("region", name="About printer")).to_be_visible()

@@ -21,11 +21,11 @@ TAGS = [["printer"], ["printer"], ["network"], ["network", "slow / late"]] * 5
 ABOUT = {"printer": "Printers and PAPER", "network": "Wifi, cables", "slow / late": "takes long"}
 
 
-def tiny(model: str = "glas", seed: int = 0, **settings: Any) -> Tagger:
+def tiny(model: str = "glas", seed: int = 0, parents: dict[str, list[str]] | None = None, **settings: Any) -> Tagger:
     """Return a model that is quick to train, and otherwise useless."""
     settings = {"dimension": 16, "epochs": 3, **settings} | ({"min_steps": 1} if model != "mnn" else {})
     tagger = Tagger(model, settings=settings, text={"min_count": 1}, validation=0, device="cpu", seed=seed)
-    return tagger.fit(TEXTS, TAGS, label_texts=ABOUT)
+    return tagger.fit(TEXTS, TAGS, label_texts=ABOUT, parents=parents)
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +38,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "decaf"
     )
     tiny("glas", seed=1).save(folder / "newer")
+    tiny("glas", parents={"printer": ["hardware", "paper"], "slow / late": ["network"]}).save(folder / "tree")
     return folder
 
 

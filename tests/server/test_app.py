@@ -87,6 +87,17 @@ def test_labels_are_searched_by_name_and_text_and_prefixes_come_first(client):
     assert label == {"name": "printer", "text": "Printers and PAPER", "count": 10}
 
 
+def test_labels_and_reasons_show_the_path_in_the_hierarchy(serving):
+    client = serving("tree", "glas")
+    paths = [["hardware", "printer"], ["paper", "printer"]]
+    assert client.ask("GET", "/labels/printer").json()["paths"] == paths
+    asked = {"text": "no paper", "label": "printer"}
+    assert client.ask("POST", "/explain", json=asked).json()["paths"] == paths
+    assert client.ask("GET", "/labels/network").json()["paths"] == []
+    assert client.ask("GET", "/labels/printer?model=glas").json()["paths"] == []
+    assert client.ask("POST", "/explain", json=asked | {"model": "glas"}).json()["paths"] == []
+
+
 def test_a_label_is_described_with_its_nearest_labels(client, models):
     answer = client.ask("GET", "/labels/" + quote("slow / late", safe="")).json()
     vectors = Tagger.load(models / "glas").predictor_.first.classifier.vectors

@@ -13,7 +13,7 @@ from zipfel.cli.options import with_options
 from zipfel.cli.show import console, frequency_plot, print_table, say, warn
 from zipfel.data import registry
 from zipfel.data.dataset import Dataset, Part
-from zipfel.data.formats import FORMATS, TableSettings, format_of, known_format, read, write
+from zipfel.data.formats import FORMATS, WRITABLE, TableSettings, format_of, read, writable_format, write
 from zipfel.data.formats.files import check_new, shortened
 from zipfel.data.formats.table import with_others
 from zipfel.data.splits import Preparation, hold_out, prepared, shared_points
@@ -25,7 +25,7 @@ app = typer.Typer(help=__doc__, no_args_is_help=True)
 Source = Annotated[Path, typer.Argument(metavar="DATA", help="Data set: a folder or a file.", show_default=False)]
 Target = Annotated[Path, typer.Argument(metavar="TARGET", help="Folder to write; must not exist.", show_default=False)]
 From = Annotated[str | None, typer.Option("--from", help="Format of the source, if its folder holds several.")]
-To = Annotated[str, typer.Option("--to", help=f"Format to write: {', '.join(FORMATS)}.", show_default=False)]
+To = Annotated[str, typer.Option("--to", help=f"Format to write: {', '.join(WRITABLE)}.", show_default=False)]
 Gzip = Annotated[bool, typer.Option("--gzip", help="Compress the written files with gzip.")]
 
 
@@ -132,7 +132,7 @@ def convert(
     tfidf: Annotated[bool, typer.Option("--tfidf", help="Apply tf-idf to a source without text.")] = False,
 ) -> None:
     """Convert a data set to another format; texts become tf-idf features if the format holds features."""
-    kind = FORMATS[known_format(to)]
+    kind = FORMATS[writable_format(to)]
     check_new(target)
     dataset = load(source, format, columns, preparation)
     if text != TextSettings() and (kind.holds == "texts" or dataset.train.X is not None):
@@ -163,7 +163,7 @@ def split(
 
     Tables keep all their columns, and the names of these.
     """
-    to = known_format(to) if to else format_of(source, format)
+    to = writable_format(to or format_of(source, format))
     check_new(target)
     dataset = read(source, columns, format)
     if FORMATS[to].holds == "texts" and to != "lf":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zipfel.data.cells import cell_text
-from zipfel.data.formats.files import checked_encoding, reason, text_lines
+from zipfel.data.formats.files import checked_encoding, reason, text_lines, unpacked_name
 from zipfel.data.formats.lf import objects
 from zipfel.data.formats.table import LABEL_COLUMNS, TEXT_COLUMNS
 from zipfel.data.formats.table_files import Table, open_table
@@ -61,18 +61,18 @@ def opened_input(
     encoding = encoding or source.columns.encoding or "utf-8"
     if path == STDIN:
         return texts_input(_stdin(encoding))
-    if path.name.removesuffix(".gz").endswith(".txt"):
+    if unpacked_name(path).endswith(".txt"):
         return texts_input(line.rstrip("\r\n") for line in text_lines(path, encoding))
     table = open_table(path, encoding)
     columns, document = _columns(table, source, _names(text))
-    labels = source.columns.labels or next((name for name in LABEL_COLUMNS if name in table.columns), None)
-    kept = _names(keep) if keep is not None else [name for name in table.columns if name != labels]
-    table.check((*columns, *kept))
-    read = _json_rows if ".jsonl" in path.name.lower() else _rows
-    about = f"text from {', '.join(columns)}"
+    labels = next(iter(table.present([source.columns.labels] if source.columns.labels else LABEL_COLUMNS)), None)
+    kept = table.own(_names(keep)) if keep is not None else [name for name in table.columns if name != labels]
+    own = table.own(columns)
+    read = _json_rows if unpacked_name(path).endswith(".jsonl") else _rows
+    about = f"text from {', '.join(own)}"
     left = [name for name in source.fields if name not in columns] if document is dict else []
     about += f"; {', '.join(left)} left empty" if left else ""
-    return Input(lambda: read(table, columns, kept, document), kept, about)
+    return Input(lambda: read(table, dict(zip(columns, own, strict=True)), kept, document), kept, about)
 
 
 def _names(text: str | None) -> list[str]:
@@ -82,17 +82,19 @@ def _names(text: str | None) -> list[str]:
 def _columns(table: Table, source: Source, given: list[str]) -> tuple[list[str], type]:
     """Return the text columns, and how they make a document: `dict` by field, or `str` joined with blanks."""
     fields = source.fields
+    spelled = {name.casefold(): name for name in fields}
+    given = [name if name in fields else spelled.get(name.casefold(), name) for name in given]
     if given and fields and set(given) <= set(fields):
         return given, dict
     if len(given) == 1 or (given and len(fields) < 2):
         return given, str
     if given:
         source.check_fields(given)
-    if fields and set(fields) <= set(table.columns):
+    if fields and all(table.column(name) for name in fields):
         return list(fields), dict
-    found = [name for name in TEXT_COLUMNS if name in table.columns]
+    found = table.present(TEXT_COLUMNS)
     if len(fields) > 1:
-        missing = next(name for name in fields if name not in table.columns)
+        missing = next(name for name in fields if table.column(name) is None)
         raise table.error(f"no column {missing!r:.60}: the model reads {', '.join(fields)}; "
                           f"name the text columns with --text (columns: {', '.join(table.columns)})")  # fmt: skip
     if not found:
@@ -105,23 +107,23 @@ def _document(columns: Sequence[str], values: Iterable[Any], kind: type) -> str 
     return " ".join(words) if kind is str else dict(zip(columns, words, strict=True))
 
 
-def _rows(table: Table, columns: Sequence[str], kept: Sequence[str], kind: type) -> Iterator[Row]:
-    for number, values in table.rows([*columns, *kept]):
+def _rows(table: Table, columns: Mapping[str, str], kept: Sequence[str], kind: type) -> Iterator[Row]:
+    for number, values in table.rows([*columns.values(), *kept]):
         try:
-            document = _document(columns, values[: len(columns)], kind)
+            document = _document(list(columns), values[: len(columns)], kind)
         except ValueError as error:
             raise table.error(str(error), number) from None
         yield Row(document, dict(zip(kept, values[len(columns) :], strict=True)))
 
 
-def _json_rows(table: Table, columns: Sequence[str], kept: Sequence[str], kind: type) -> Iterator[Row]:
+def _json_rows(table: Table, columns: Mapping[str, str], kept: Sequence[str], kind: type) -> Iterator[Row]:
     """Yield the rows of lines of JSON, in which keys that are only copied may be missing."""
     for number, item in objects(Path(table.path)):
-        for name in columns:
+        for name in columns.values():
             if name not in item:
                 raise table.error(f"no key {name!r:.60} (keys: {', '.join(item)})", number)
         try:
-            document = _document(columns, (item[name] for name in columns), kind)
+            document = _document(list(columns), (item[name] for name in columns.values()), kind)
         except ValueError as error:
             raise table.error(str(error), number) from None
         yield Row(document, {name: item.get(name) for name in kept})

@@ -15,6 +15,7 @@ from rich.markup import escape
 from zipfel import config
 from zipfel.choice import AUTO
 from zipfel.cli import data
+from zipfel.cli.machine import Machine
 from zipfel.cli.options import Model, with_options
 from zipfel.cli.predict import Threshold
 from zipfel.cli.progress import Shown, span
@@ -33,13 +34,13 @@ from zipfel.label_report import LabelReport
 if TYPE_CHECKING:  # torch takes seconds to import
     from zipfel.tagger import Tagger
 
+LEVELS = 50  # ranking for metrics at the levels of a hierarchy, where several labels share an ancestor
 LONGEST = 1000  # ranking to evaluate: memory grows with points × k
 
 Name = Annotated[str, typer.Option(help="Model to train; `zipfel models` lists them. auto chooses by the data.")]
 Preset = Annotated[str, typer.Option(help="Settings to start from: paper, default or fast.")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Setting to change, as key=value; repeatable.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file of settings; --set overrides it.")]
-Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
 Json = Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")]
 
 
@@ -49,11 +50,11 @@ def plan(
     columns: TableSettings,
     preparation: Preparation,
     text: TextSettings,
+    machine: Machine,
     model: Name = "auto",
     preset: Preset = "default",
     set: Changes = None,
     config_file: ConfigFile = None,
-    device: Device = "auto",
     json: Json = None,
     format: data.From = None,
 ) -> None:
@@ -61,7 +62,8 @@ def plan(
     from zipfel.plan import plan as planned
     from zipfel.plan import spoken_size
 
-    changes = _changes(set, config_file, model, preset, device)
+    device = machine.used().device
+    changes = _changes(set, config_file, model, preset)
     dataset = data.load(source, format, columns, preparation)
     made = planned(dataset, model, preset, changes, dataclasses.asdict(text), device)
     if json is not None:
@@ -89,11 +91,11 @@ def train(
     columns: TableSettings,
     preparation: Preparation,
     text: TextSettings,
+    machine: Machine,
     model: Name = "auto",
     preset: Preset = "default",
     set: Changes = None,
     config_file: ConfigFile = None,
-    device: Device = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")] = False,
     format: data.From = None,
 ) -> None:
@@ -102,7 +104,8 @@ def train(
     from zipfel.tagger import Tagger
     from zipfel.training.run import Run
 
-    changes = _changes(set, config_file, model, preset, device)
+    device = machine.used().device
+    changes = _changes(set, config_file, model, preset)
     dataset = data.load(source, format, columns, preparation)
     tagger = Tagger(model, preset, changes, dataclasses.asdict(text), device=device, seed=preparation.seed)
     if model == AUTO:
@@ -127,16 +130,14 @@ def train(
         raise typer.Exit(INTERRUPTED)
 
 
-def _changes(words: list[str] | None, file: Path | None, model: str, preset: str, device: str) -> dict[str, Any]:
+def _changes(words: list[str] | None, file: Path | None, model: str, preset: str) -> dict[str, Any]:
     """Return the settings that differ from the preset; key=value words override the file.
 
-    Also checks them, the model and the device as far as possible before the data is read.
+    Also checks them and the model as far as possible before the data is read.
     """
-    from zipfel.fitting import chosen_device
     from zipfel.models.base import settings_of
 
     changes = {**(config.read_toml(file) if file else {}), **config.words_of(words or [])}
-    chosen_device(device)
     if model != AUTO:
         settings_of(model, preset, changes)
     return changes
@@ -152,6 +153,7 @@ def evaluate(
     columns: TableSettings,
     preparation: Preparation,
     tags: Threshold,
+    machine: Machine,
     predictions: Annotated[
         Path | None, typer.Option(help="Evaluate scores, not a model: scipy npz, or lines of 'label:score …'.")
     ] = None,
@@ -166,17 +168,18 @@ def evaluate(
     format: data.From = None,
 ) -> None:
     """Evaluate a model or predictions: P, nDCG, PSP, PSnDCG, R, coverage; by label frequency and on the tail."""
-    ks, model = _lengths(k), _model_of(paths, predictions)
+    ks, model, device = _lengths(k), _model_of(paths, predictions), machine.used().device
     at_threshold = per_label is not None or tags != Threshold()
     if at_threshold and predictions is not None:
         raise ConfigError("--per-label and thresholds need a model, not --predictions")
-    tagger = None if model is None else loaded(model)
+    tagger = None if model is None else loaded(model, device)
     about = judged_of(tagger, Reading(paths[-1], format, columns, preparation), part)
     dataset, part = about.dataset, about.part
     given = Propensity(dataset.propensity.A if a is None else a, dataset.propensity.B if b is None else b)
     points, start = data.part_of(dataset, part), time.perf_counter()
     if tagger is not None:
-        ranking = tagger.rank(_inputs(tagger, points), ks[-1], filtered_of(points, len(tagger.labels_)))
+        depth = ks[-1] if dataset.hierarchy is None else max(ks[-1], LEVELS)
+        ranking = tagger.rank(_inputs(tagger, points), depth, filtered_of(points, len(tagger.labels_)))
     else:
         assert predictions is not None
         scores = read_predictions(predictions, len(points), dataset.sizes.labels)
@@ -209,11 +212,11 @@ def _model_of(paths: list[Path], predictions: Path | None) -> Path | None:
     return paths[0] if len(paths) == 2 else None
 
 
-def loaded(model: Path) -> Tagger:
+def loaded(model: Path, device: str = "auto") -> Tagger:
     """Load a saved model."""
     from zipfel.tagger import Tagger
 
-    return Tagger.load(model)
+    return Tagger.load(model, device)
 
 
 class Reading(NamedTuple):
@@ -314,6 +317,9 @@ def show_report(report: Report, ks: list[int]) -> None:
     if report.only_tail:
         title = f"\n{report.only_tail_points:,} points with tail labels only"
         print_table(title, metric_rows(report.only_tail, ks), lengths)
+    for level in report.levels:
+        title = f"\nLevel {level.level} of the hierarchy: {level.labels:,} labels, {level.points:,} points"
+        print_table(title, metric_rows(level.values, ks), lengths)
     most = max((piece.contribution for piece in report.bins), default=0) or 1
     pieces = [
         (f"{piece.lowest:,} to {piece.highest:,} points per label", f"{piece.labels:,} labels",

@@ -16,6 +16,7 @@ import typer
 from rich.markup import escape
 
 from zipfel.cli.inputs import STDIN, Input, Row, check_names, opened_input, texts_input
+from zipfel.cli.machine import Machine
 from zipfel.cli.options import Model, with_options
 from zipfel.cli.outputs import Wanted, objects, output_of
 from zipfel.cli.progress import counted
@@ -93,6 +94,7 @@ def predict(
     wanted: Threshold,
     reading: Reading,
     writing: Writing,
+    machine: Machine,
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT ...]", help="Texts, or - for lines of standard input.")
     ] = None,
@@ -112,7 +114,7 @@ def predict(
         texts, input = None, STDIN
     if out is not None and input is None:
         raise ConfigError("--out needs --input, or - for standard input")
-    work = _work(model, wanted, k)
+    work = _work(model, wanted, k, machine.used().device)
     if out is not None:
         assert input is not None
         _write(work, input, (reading, writing), out, fresh)
@@ -150,13 +152,13 @@ class Work:
         return min(self.wanted.depth, len(self.tagger.labels_.live))
 
 
-def _work(model: Path, wanted: Threshold, k: int | None) -> Work:
+def _work(model: Path, wanted: Threshold, k: int | None, device: str) -> Work:
     from zipfel import persistence
     from zipfel.tagging import Loaded, Request
 
     if k is not None and k < 1:  # before the model is loaded
         raise ConfigError(f"k must be at least 1; found {k}")
-    tagger = Loaded.load(model)
+    tagger = Loaded.load(model, device)
     seal = persistence.read_about(persistence.located(model))["sha256"]
     return Work(tagger, seal, Request([], k, wanted.of(tagger)))
 

@@ -9,6 +9,7 @@ import typer
 from rich.progress import Progress
 
 from zipfel.cli import data
+from zipfel.cli.machine import Machine
 from zipfel.cli.model import Reading, judged_of, loaded
 from zipfel.cli.options import Model, with_options
 from zipfel.cli.show import say, warnings
@@ -25,6 +26,7 @@ def report(
     out: Annotated[Path, typer.Option(help="HTML file to write.", show_default=False)],
     columns: TableSettings,
     preparation: Preparation,
+    machine: Machine,
     part: data.PartName = "test",
     format: data.From = None,
 ) -> None:
@@ -34,8 +36,9 @@ def report(
     from zipfel.report.page import page
 
     check_installed("a report", "report", "matplotlib")  # before anything is read
+    device = machine.used().device
     about = persistence.read_about(persistence.located(model))
-    tagger = loaded(model)
+    tagger = loaded(model, device)
     dataset, part, *_ = judged_of(tagger, Reading(source, format, columns, preparation), part)
     points = dataset.parts[part]
     with Progress(console=warnings, transient=True, disable=not warnings.is_terminal) as progress:

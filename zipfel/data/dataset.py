@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from scipy.sparse import csr_array, sparray, spmatrix
 
 from zipfel.errors import DataError
 from zipfel.types import Sizes, stored
+
+if TYPE_CHECKING:  # which imports this module
+    from zipfel.data.hierarchy import Hierarchy
 
 Texts = Mapping[str, Sequence[str]]  # field -> one text per row, such as {"title": [...], "content": [...]}
 Rows = NDArray[np.int64]
@@ -121,6 +124,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
     columns: Columns | None = None  # of the table; None if it was none
     trained_on: TrainedOn | None = None  # where a model is judged that was trained on more than `train`
+    hierarchy: Hierarchy | None = None  # of the labels
 
     def __post_init__(self) -> None:
         """Check that the parts agree in labels, features and text fields, and that test and validation differ."""

@@ -15,19 +15,27 @@ from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats.sparse_text import matrix_of as csr_of
 from zipfel.data.formats.table import TableSettings, read_label_texts, separator_hint
 from zipfel.data.formats.table_files import columns_of, is_column, is_frame, values_of
+from zipfel.data.hierarchy import Hierarchy, with_hierarchy
 from zipfel.data.labels import first_duplicate
 from zipfel.data.points import Array, is_matrix, is_numeric, points_of, texts_in, texts_of
 from zipfel.errors import DataError
 
 
 def dataset_of(
-    X: Any, y: Any, label_texts: Any = None, label_names: Sequence[Any] | None = None, sep: str | None = None
+    X: Any,
+    y: Any,
+    label_texts: Any = None,
+    label_names: Sequence[Any] | None = None,
+    sep: str | None = None,
+    parents: Mapping[Any, Any] | None = None,
+    ancestors: bool = False,
 ) -> Dataset:
     """Return a data set.
 
     X: texts (a list, a series, lists by field, a data frame) or features (a matrix, a frame of numbers, vectors).
     y: lists of names, a series of lists or of strings, an indicator frame, or a matrix.  label_texts: by label name, as
     a dict, a series or a frame.  label_names: of the columns of a matrix.  sep: separator of labels in a string.
+    parents, ancestors: a hierarchy of the labels, as in `with_hierarchy`.
     """
     fields = label_texts_of(label_texts)
     described = {name for texts in fields.values() for name in texts}
@@ -41,7 +49,10 @@ def dataset_of(
         raise DataError(f"X has {points} points and y has {Y.shape[0]} rows; they must be equal")
     part = Part(Y, X=X if texts is None else None, texts=texts)
     columns = {field: [texts.get(name, "") for name in names] for field, texts in fields.items()}
-    return Dataset(part, label_names=names, label_texts=columns if described else None)
+    dataset = Dataset(part, label_names=names, label_texts=columns if described else None)
+    if parents is None and not ancestors:
+        return dataset
+    return with_hierarchy(dataset, Hierarchy.of(parents or {}), ancestors)
 
 
 # --- Tags -------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from zipfel.data.dataset import Dataset, Part, TrainedOn, without_pairs
+from zipfel.data.hierarchy import with_hierarchy
 from zipfel.data.labels import LabelSpace, names_of
 from zipfel.data.source import Source
 from zipfel.data.splits import Preparation, prepared, with_min_label_count
@@ -53,7 +54,7 @@ def judged(dataset: Dataset, labels: LabelSpace, source: Source, part: str, prep
 
     Of a data set without a test part, all points that the model was not trained on are judged; with `holdout` 0, all.
     """
-    dataset = dataset.with_parts(lambda points: _with_fields(points, source))
+    dataset = as_trained(dataset, labels).with_parts(lambda points: _with_fields(points, source))
     alone, least, left_out = dataset.test is None and source.points > 0, preparation.min_label_count, 0
     if alone:
         dataset, left_out = _unlearned(dataset, source, whole=not preparation.holdout)
@@ -75,6 +76,14 @@ def judged(dataset: Dataset, labels: LabelSpace, source: Source, part: str, prep
     unseen = unseen[unseen >= len(labels)]
     learned = int(source.learned(points).sum()) if len(source.prints) else 0
     return Judged(dataset, part, learned, left_out if part == "test" else 0, (len(np.unique(unseen)), len(unseen)))
+
+
+def as_trained(dataset: Dataset, labels: LabelSpace) -> Dataset:
+    """Return a data set with the hierarchy of a model, where it has none; ancestors are filled in as in training."""
+    known = labels.hierarchy
+    if known is None or dataset.hierarchy is not None or not known.above(names_of(dataset)).parents:
+        return dataset
+    return with_hierarchy(dataset, known, known.filled)
 
 
 def filtered_of(points: Part, labels: int) -> csr_array | None:

@@ -10,12 +10,14 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from zipfel.data.cells import checked_name
 from zipfel.data.dataset import Dataset, Part, Texts
+from zipfel.data.hierarchy import Hierarchy, spread
 from zipfel.errors import ConfigError, did_you_mean
-from zipfel.types import Ids, Scores
+from zipfel.types import Ids, Ranking, Scores
 
 COMPARED = 10_000  # labels that an unknown name is compared with: a million would take long
 
@@ -29,6 +31,7 @@ class LabelSpace:
     texts: list[str] | None = None  # None where no label has one
     removed: tuple[int, ...] = ()  # ids that are never predicted again
     points: int = 0  # training points; 0 where a saved model does not say
+    hierarchy: Hierarchy | None = None
 
     @classmethod
     def of(cls, dataset: Dataset) -> LabelSpace:
@@ -45,6 +48,30 @@ class LabelSpace:
         """The labels that can be predicted, and their ids."""
         removed = set(self.removed)
         return {name: label for label, name in enumerate(self.names) if label not in removed}
+
+    def paths(self, name: str) -> list[list[str]]:
+        """Return the paths from the top of the hierarchy to a label; none if it has no parent."""
+        return [] if self.hierarchy is None or not self.hierarchy.parents.get(name) else self.hierarchy.paths(name)
+
+    @cached_property
+    def _downwards(self) -> tuple[csr_array, NDArray[np.int64]]:
+        """[labels, others], 1 where the other is above or the same, and the ids of these others, highest first."""
+        assert self.hierarchy is not None
+        levels = [self.hierarchy.levels.get(name, 0) for name in self.unique_names]
+        order = np.argsort(levels, kind="stable")
+        nodes = [self.unique_names[label] for label in order]
+        return self.hierarchy.membership(self.unique_names, nodes), order
+
+    def consistent(self, ranking: Ranking, filtered: csr_array | None = None) -> Ranking:
+        """Return a ranking in which no label scores higher than a label above it; without a hierarchy, the same one.
+
+        filtered: pairs [points, labels] that must not be ranked.
+        """
+        if self.hierarchy is None:
+            return ranking
+        membership, order = self._downwards
+        raised = spread(ranking, membership, None if filtered is None else csr_array(filtered[:, order]))
+        return Ranking(np.where(raised.ids >= 0, order[raised.ids], -1), raised.scores).set_apart()
 
     @cached_property
     def unique_names(self) -> list[str]:
@@ -94,7 +121,7 @@ class LabelSpace:
         return self._appended(new, None)
 
     def counted(self, dataset: Dataset) -> LabelSpace:
-        """Return the labels with the counts and texts of a data set.
+        """Return the labels with the counts, texts and hierarchy of a data set.
 
         Counts and points add up; a new text that is not empty replaces the old one. The fields of a text are joined by
         newlines.
@@ -107,7 +134,9 @@ class LabelSpace:
         merged = [texts.get(name) or text for name, text in zip(self.unique_names, old, strict=True)]
         totals = [count + counts.get(name, 0) for name, count in zip(self.unique_names, self.counts, strict=True)]
         points = self.points + len(dataset.train) if self.points or not any(self.counts) else 0
-        return replace(self, counts=totals, texts=merged if texts or self.texts else None, points=points)
+        hierarchy = dataset.hierarchy if self.hierarchy is None else self.hierarchy.merged(dataset.hierarchy)
+        texts_now = merged if texts or self.texts else None
+        return replace(self, counts=totals, texts=texts_now, points=points, hierarchy=hierarchy)
 
     def described(self, texts: Mapping[str, str]) -> LabelSpace:
         """Return the labels with new ones appended, which have a text and no points."""
@@ -134,7 +163,8 @@ class LabelSpace:
         renamed = list(self.names)
         for label, name in zip(ids, new, strict=True):
             renamed[label] = name
-        return replace(self, names=renamed)
+        hierarchy = None if self.hierarchy is None else self.hierarchy.renamed(dict(zip(names, new, strict=True)))
+        return replace(self, names=renamed, hierarchy=hierarchy)
 
     def aligned(self, dataset: Dataset) -> Dataset:
         """Return a data set whose labels have the ids of these, which must include them."""
@@ -154,12 +184,15 @@ class LabelSpace:
 
     def as_json(self) -> dict[str, Any]:
         """Return the labels as JSON."""
-        return dataclasses.asdict(self)
+        document = dataclasses.asdict(self)
+        return document if self.hierarchy else {key: value for key, value in document.items() if key != "hierarchy"}
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> LabelSpace:
         """Return the labels that `as_json` was called on."""
-        return cls(**{**document, "removed": tuple(document["removed"])})
+        hierarchy = document.get("hierarchy")
+        given = None if hierarchy is None else Hierarchy(**hierarchy)
+        return cls(**{**document, "removed": tuple(document["removed"]), "hierarchy": given})
 
 
 def names_of(dataset: Dataset) -> list[str]:

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array, issparse
 from zipfel.data.cells import cell_text
 from zipfel.data.dataset import Part, Texts
 from zipfel.data.formats.files import listed
-from zipfel.data.formats.table import text_columns
+from zipfel.data.formats.table import TEXT_COLUMNS
 from zipfel.data.formats.table_files import columns_of, is_column, is_frame, open_frame, values_of
 from zipfel.errors import DataError
 
@@ -103,13 +103,12 @@ def matrix_of(X: Any) -> csr_array:
 
 def _frame_texts(frame: Any, columns: Sequence[str] | str) -> Texts:
     table = open_frame(frame)
-    names = (columns,) if isinstance(columns, str) else tuple(columns) or text_columns(table.columns)
+    names = (columns,) if isinstance(columns, str) else tuple(columns) or tuple(table.present(TEXT_COLUMNS))
     if not names:
         known = listed(table.columns)
         raise table.error(f"no text column found; name it with Tagger(text_columns=[...]) (columns: {known})")
-    table.check(names)
-    given = columns_of(frame)
-    return {name: texts_in(values_of(given[name]), name) for name in names}
+    given, own = columns_of(frame), table.own(names)
+    return {name: texts_in(values_of(given[name]), name) for name in own}
 
 
 def texts_in(values: Iterable[Any], field: str) -> list[str]:

@@ -69,12 +69,18 @@ def train_fasttext(
         sg=1,
         min_count=1,  # rare words were removed above
         bucket=min(BUCKETS, sum(map(_letter_runs, kept))),  # BUCKETS take 2.4 GB at dimension 300; no more than needed
-        workers=1 if deterministic else min(os.cpu_count() or 1, 1 + counts.total() // 100_000),
+        workers=1 if deterministic else min(_threads(), 1 + counts.total() // 100_000),
         seed=int(numbers.integers(2**32)),
     )
     model.build_vocab_from_freq(kept, corpus_count=lines)
     model.train(sentences, total_examples=lines, total_words=counts.total(), epochs=epochs)
     return _with_phrases(rows, *_look_up(model.wv, rows))[0][: len(terms)]
+
+
+def _threads() -> int:
+    import torch  # takes seconds
+
+    return torch.get_num_threads()
 
 
 def read_vectors(path: Path, terms: Sequence[str]) -> Vectors:

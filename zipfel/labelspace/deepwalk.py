@@ -5,7 +5,6 @@ A walk is a sentence whose words are labels. How gensim is fed, and why: docs/de
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
@@ -153,7 +153,7 @@ def _word2vec() -> Any:
 
 def _workers(steps: int) -> int:
     """Return the number of threads: each reads 10,000 words at a time, so few steps need only few of them."""
-    return min(os.cpu_count() or 1, 1 + steps // 100_000)
+    return min(torch.get_num_threads(), 1 + steps // 100_000)
 
 
 def _words(labels: int) -> NDArray[np.uint8]:

@@ -11,7 +11,7 @@ import torch
 from zipfel.config import Settings, setting
 from zipfel.errors import ConfigError
 
-EXACT = {"cpu": 25_000, "cuda": 2_000_000}  # labels up to which all of them are trained and searched
+EXACT = {"cpu": 25_000, "cuda": 2_000_000, "mps": 25_000}  # labels up to which all of them are trained and searched
 SCALE = 2.5  # times ln n: initial factor of cosines with n classifiers
 MOST_CLUSTERS = 1 << 17  # the authors' number for 1.3 million labels: more cost more time in search than they save
 

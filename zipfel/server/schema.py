@@ -50,6 +50,7 @@ Documents = Annotated[  # report only the first wrong item
     list[Document], FailFast(), AfterValidator(_alike), WithJsonSchema({"anyOf": _KINDS})
 ]
 Asked = TypeVar("Asked", bound="_Asked")
+Paths = Annotated[list[list[str]], Field(description="Paths from the top of the hierarchy; none without one.")]
 ModelId = Annotated[str, Field(max_length=200, description="Id of a model, see /models; default: the first.")]
 
 
@@ -148,6 +149,7 @@ class LabelsAnswer(BaseModel):
 class LabelAnswer(Label):
     """A label and its nearest labels by cosine; `why` is the reason if there are none."""
 
+    paths: Paths
     near: list[ScoredLabel]
     why: str | None
     model: ModelVersion
@@ -166,6 +168,7 @@ class ExplainAnswer(BaseModel):
 
     label: str
     score: float
+    paths: Paths
     reasons: list[Reason]
     model: ModelVersion
 

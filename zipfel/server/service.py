@@ -166,7 +166,8 @@ def explained(loaded: Loaded, text: str, label: str) -> dict[str, Any]:
     """Return a label's score and the reasons for it, as JSON has them."""
     scores: Mapping[str, float] = dict(loaded.tagger.predict([text], K)[0])
     reasons = [reason._asdict() for reason in loaded.tagger.explain(text, label)]
-    return {"label": label, "score": scores.get(label, 0.0), "reasons": reasons, "model": named(loaded)}
+    paths = loaded.tagger.labels_.paths(label)
+    return {"label": label, "score": scores.get(label, 0.0), "paths": paths, "reasons": reasons, "model": named(loaded)}
 
 
 def label_details(loaded: Loaded, name: str, id: int) -> dict[str, Any]:
@@ -175,4 +176,5 @@ def label_details(loaded: Loaded, name: str, id: int) -> dict[str, Any]:
         near, why = loaded.tagger.nearest_labels(name, NEAR), None
     except ConfigError as problem:
         near, why = [], str(problem)
-    return {**loaded.about(id), "near": list(map(scored, near)), "why": why, "model": named(loaded)}
+    paths = loaded.tagger.labels_.paths(name)
+    return {**loaded.about(id), "paths": paths, "near": list(map(scored, near)), "why": why, "model": named(loaded)}

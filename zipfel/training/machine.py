@@ -6,6 +6,8 @@ import ctypes
 import sys
 from functools import cache
 
+from zipfel.errors import ConfigError
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
 
 
@@ -24,3 +26,18 @@ def keep_freed_memory() -> None:
         if not mallopt(_M_MMAP_THRESHOLD, 1 << 30):  # older versions take no more than 32 MiB
             mallopt(_M_MMAP_THRESHOLD, 1 << 25)
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def set_threads(count: int) -> None:
+    """Use this many threads on the CPU from now on, in the whole process: torch, faiss, gensim and numpy.
+
+    The default is one for each core. Weights may differ in their last digits between numbers of threads.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ConfigError(f"threads must be a whole number of at least 1; found {count!r}")
+    import numpy as np  # noqa: F401  (its library of linear algebra must be loaded to be limited)
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(count)
+    torch.set_num_threads(count)  # faiss and gensim follow it

@@ -14,8 +14,8 @@ import torch
 
 def free_memory(device: str = "cpu") -> int:
     """Return the bytes that are free on this machine, or in its GPU, or as many as its container may still take."""
-    if device == "cuda":
-        return int(torch.cuda.mem_get_info()[0])
+    if device.startswith("cuda"):
+        return int(torch.cuda.mem_get_info(device)[0])
     lines = _lines("/proc/meminfo")
     available = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
     if not available:  # not Linux

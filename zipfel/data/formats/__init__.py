@@ -12,12 +12,15 @@ from typing import Any
 
 from zipfel.data.dataset import Dataset
 from zipfel.data.formats import lf, npz, repository, split, table
-from zipfel.data.formats.files import find, listed, new_folder
+from zipfel.data.formats.files import find, listed, new_folder, unpacked_name
+from zipfel.data.formats.parents import read_parents
 from zipfel.data.formats.table import TableSettings
-from zipfel.data.formats.table_files import ENDINGS, is_frame, open_frame, open_table
+from zipfel.data.formats.table_files import ENDINGS, READ_ONLY, is_frame, open_frame, open_table
+from zipfel.data.hierarchy import with_hierarchy
 from zipfel.errors import DataError, did_you_mean
 
-__all__ = ["FORMATS", "Format", "TableSettings", "format_of", "known_format", "read", "write"]
+__all__ = ["FORMATS", "WRITABLE", "Format", "TableSettings", "format_of", "known_format", "read", "writable_format",
+           "write"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Format:
 
     is_here: Callable[[Path], object]  # true or not
     read: Callable[[Path, TableSettings], Dataset]
-    write: Callable[[Dataset, Path, str], None]
+    write: Callable[[Dataset, Path, str], None] | None  # None: it is read only
     holds: str
     shown_by: str
 
@@ -40,7 +43,8 @@ def _format(module: ModuleType, holds: str, is_here: Callable[[Path], object], s
 
 
 def _table(ending: str) -> Format:
-    reader, writer, train = partial(table.read, ending), partial(table.write, ending), f"train{ending}"
+    reader, train = partial(table.read, ending), f"train{ending}"
+    writer = partial(table.write, ending) if ending in ENDINGS else None
     return Format(lambda folder: find(folder, train), reader, writer, "texts", train)
 
 
@@ -51,8 +55,9 @@ FORMATS: dict[str, Format] = {
     ),
     "split": _format(split, "features", lambda folder: find(folder, "trn_X_Y.txt"), "trn_X_Xf.txt, trn_X_Y.txt"),
     "npz": _format(npz, "features", lambda folder: (folder / "Y.trn.npz").is_file(), "X.trn.npz and Y.trn.npz"),
-    **{ending[1:]: _table(ending) for ending in ENDINGS},
+    **{ending[1:]: _table(ending) for ending in (*ENDINGS, *READ_ONLY)},
 }
+WRITABLE = tuple(name for name, kind in FORMATS.items() if kind.write is not None)
 
 
 def read(source: Any, settings: TableSettings | None = None, format: str | None = None) -> Dataset:
@@ -66,18 +71,29 @@ def read(source: Any, settings: TableSettings | None = None, format: str | None 
     """
     settings = settings or TableSettings()
     if is_frame(source):
-        return table.read_tables({"train": open_frame(source)}, settings)
+        return _with_parents(table.read_tables({"train": open_frame(source)}, settings), settings)
     if not isinstance(source, str | os.PathLike):
         raise DataError(f"expected a path or a data frame, found {type(source).__name__}")
     path = Path(source)
     try:
-        return _read_folder(path, settings, format) if path.is_dir() else _read_file(path, settings)
+        dataset = _read_folder(path, settings, format) if path.is_dir() else _read_file(path, settings)
+        return _with_parents(dataset, settings, path if path.is_dir() else None)
     except DataError as error:
         if error.path is not None:
             raise
         raise DataError(error.problem, path) from None  # parts that contradict each other, such as in size
     except OSError as error:  # such as a folder without read permission
         raise DataError(f"cannot be read: {error.strerror or error}", path) from None
+
+
+def _with_parents(dataset: Dataset, settings: TableSettings, folder: Path | None = None) -> Dataset:
+    """Add the hierarchy of labels that the settings name."""
+    if settings.parents is None:
+        return dataset
+    labels = settings.label_texts
+    if labels is None and folder is not None:
+        labels = table.part_file(folder, "labels", ENDINGS[0])
+    return with_hierarchy(dataset, read_parents(settings, labels), settings.ancestors)
 
 
 def _read_folder(path: Path, settings: TableSettings, format: str | None) -> Dataset:
@@ -89,14 +105,14 @@ def _read_folder(path: Path, settings: TableSettings, format: str | None) -> Dat
 
 def _read_file(path: Path, settings: TableSettings) -> Dataset:
     """Read a single file as train."""
-    name = path.name.lower().removesuffix(".gz")
     if not path.exists():
         raise DataError("no such file or folder", path)
-    if path.is_file() and name.endswith(ENDINGS):
+    name, endings = unpacked_name(path), (*ENDINGS, *READ_ONLY)
+    if path.is_file() and name.endswith((*endings, ".xls", ".ods")):
         return table.read_tables({"train": open_table(path, settings.encoding)}, settings)
     if path.is_file() and name.endswith(".txt"):
         return repository.read_file(path)
-    raise DataError(f"not a data set; expected a folder, a .txt file or a table ({', '.join(ENDINGS)})", path)
+    raise DataError(f"not a data set; expected a folder, a .txt file or a table ({', '.join(endings)})", path)
 
 
 def format_of(path: Path | str, format: str | None = None) -> str:
@@ -105,8 +121,8 @@ def format_of(path: Path | str, format: str | None = None) -> str:
     if format is not None:
         return known_format(format)
     if not folder.is_dir():
-        name = folder.name.lower().removesuffix(".gz")
-        return next((ending[1:] for ending in ENDINGS if name.endswith(ending)), "repository")
+        name = unpacked_name(folder)
+        return next((ending[1:] for ending in (*ENDINGS, *READ_ONLY) if name.endswith(ending)), "repository")
     formats = [name for name, kind in FORMATS.items() if kind.is_here(folder)]
     if len(formats) > 1:
         raise DataError(f"holds more than one format: {', '.join(formats)}; choose one with format= (--from)", folder)
@@ -124,8 +140,17 @@ def known_format(name: str) -> str:
     return name
 
 
+def writable_format(name: str) -> str:
+    """Return the name of a format that can be written; else raise an error that lists those."""
+    if FORMATS[known_format(name)].write is None:
+        others = ", ".join(WRITABLE)
+        raise DataError(f"format {name} can be read, not written; choose one of {others} with format= (--to)")
+    return name
+
+
 def write(dataset: Dataset, path: Path | str, format: str, gzip: bool = False) -> None:
-    """Write a data set to a new folder, in one of FORMATS; a failure leaves nothing behind."""
-    kind = FORMATS[known_format(format)]
+    """Write a data set to a new folder, in one of WRITABLE; a failure leaves nothing behind."""
+    writer = FORMATS[writable_format(format)].write
+    assert writer is not None
     with new_folder(Path(path)) as folder:
-        kind.write(dataset, folder, ".gz" if gzip else "")
+        writer(dataset, folder, ".gz" if gzip else "")

@@ -132,6 +132,8 @@ def _undecodable(path: Path, encoding: str) -> DataError:
             try:
                 line += decoder.decode(block).count("\n")
             except UnicodeDecodeError as error:
+                if "BOM" in error.reason:  # from Python 3.13 on; before, a plain UnicodeError
+                    return DataError(f"not {name}: UTF-16 stream does not start with BOM; {advice}", path, 1)
                 decoder.setstate(before)
                 good = max(0, len(block) - len(error.object) + error.start)  # the object starts with left-over bytes
                 line += decoder.decode(block[:good]).count("\n")

@@ -1,12 +1,12 @@
-"""Tables with text columns and a label column: CSV, TSV, JSONL, Parquet, or a data frame.
+"""Tables with text columns and a label column: CSV, TSV, JSONL, JSON, Parquet, Excel, or a data frame.
 
-A folder holds `train.csv` (or .tsv, .jsonl, .parquet), and optionally `test`, `validation` and `labels` (label name
+A folder holds `train.csv` (or .tsv, .jsonl, ...), and optionally `test`, `validation` and `labels` (label name
 in the first column, its text in the others). A single table is read as train.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from zipfel.data.cells import MARKS, cell_text, label_name, label_names
 from zipfel.data.dataset import Columns, Dataset, Part
 from zipfel.data.formats import folder as common
 from zipfel.data.formats.files import find, listed
-from zipfel.data.formats.table_files import ENDINGS, Table, is_frame, open_frame, open_table, write_table
+from zipfel.data.formats.table_files import ENDINGS, READ_ONLY, Table, is_frame, open_frame, open_table, write_table
 from zipfel.data.labels import names_of
 from zipfel.errors import ConfigError, DataError, quoted
 
@@ -37,6 +37,10 @@ class TableSettings(Settings):
     labels: str | None = setting(None, f"label column; default: the first of {', '.join(LABEL_COLUMNS)}")
     sep: str | None = setting(None, "separator of labels in a cell; without one, a cell is a list or a single label")
     label_texts: Path | None = setting(None, "table of label texts: name in the first column, then the text")
+    parents: str | None = setting(
+        None, "hierarchy of labels: a file of 'label<TAB>parent' lines or a table, or a column of --label-texts"
+    )
+    ancestors: bool = setting(False, "give each point the ancestors of its labels too; needs --parents")
     encoding: str | None = setting(None, "encoding of CSV, TSV and text files, such as cp1252; default: utf-8")
 
     def __post_init__(self) -> None:
@@ -55,7 +59,9 @@ class TableSettings(Settings):
         return replace(self, text=text, labels=labels, sep=sep, encoding=self.encoding or columns.encoding)
 
     def check(self) -> None:
-        """Check that the separator is not empty."""
+        """Check that the separator is not empty, and that ancestors are known."""
+        if self.ancestors and self.parents is None:
+            raise ConfigError("ancestors needs a hierarchy; set it with parents (--parents)")
         if self.sep == "":
             raise ConfigError("sep, the separator of labels in a cell, must not be empty")
 
@@ -64,7 +70,7 @@ def part_file(folder: Path, name: str, ending: str) -> Path | None:
     """Return the table of a part, such as `train.csv`: with the given ending, else with any other; None if missing."""
     stems = PARTS.get(name, (name,))
     same = find(folder, *(stem + ending for stem in stems))
-    return same or find(folder, *(stem + other for stem in stems for other in ENDINGS))
+    return same or find(folder, *(stem + other for stem in stems for other in (*ENDINGS, *READ_ONLY)))
 
 
 def read(ending: str, folder: Path, settings: TableSettings) -> Dataset:
@@ -135,33 +141,26 @@ def separator_hint(names: Sequence[str], sep: str | None, option: str) -> list[s
     return []
 
 
-def text_columns(columns: Iterable[str]) -> tuple[str, ...]:
-    """Return the text columns of a table in which none is named."""
-    present = set(columns)
-    return tuple(name for name in TEXT_COLUMNS if name in present)
-
-
 def _chosen_columns(table: Table, settings: TableSettings) -> tuple[tuple[str, ...], str]:
     """Return the text columns and the label column: those in the settings, else those with default names."""
-    label = settings.labels or next((name for name in LABEL_COLUMNS if name in table.columns), None)
+    label = settings.labels or next(iter(table.present(LABEL_COLUMNS)), None)
     columns = listed(table.columns)
     if label is None:
         raise table.error(f"no label column found; set it with {table.option('labels')} (columns: {columns})")
-    text = settings.text or text_columns(table.columns)
+    text = settings.text or tuple(table.present(TEXT_COLUMNS))
     if not text:
         raise table.error(f"no text column found; set it with {table.option('text')} (columns: {columns})")
-    table.check((*text, label))
-    return text, label
+    label, *own = table.own((label, *text))
+    return tuple(own), label
 
 
 def _gather(
     table: Table, text: tuple[str, ...], label_column: str, sep: str | None, ids: dict[str, int]
 ) -> common.Documents:
     """Read the rows of a table; labels that are not in `ids` yet get the next id."""
-    table.check((*text, label_column))
-    uid = ["uid"] if "uid" in table.columns else []
+    columns, uid = table.own((label_column, *text)), table.present(["uid"])
     documents = common.Documents({name: [] for name in text})
-    for number, (cell, *values) in table.rows([label_column, *text, *uid]):
+    for number, (cell, *values) in table.rows([*columns, *uid]):
         try:
             names, words = label_names(cell, sep), [cell_text(value) for value in values]
         except ValueError as error:
@@ -185,7 +184,9 @@ def read_label_texts(settings: TableSettings) -> tuple[list[str], dict[str, list
     table = open_frame(source) if is_frame(source) else open_table(source, settings.encoding)
     names: dict[str, int] = {}
     rows: list[list[str]] = []
-    for number, values in table.rows(table.columns):
+    parents = None if settings.parents is None else table.column(str(settings.parents))
+    fields = [name for name in table.columns[1:] if name != parents]
+    for number, values in table.rows([*table.columns[:1], *fields]):
         try:
             name, *others = label_name(values[0]), *map(cell_text, values[1:])
         except ValueError as error:
@@ -195,7 +196,7 @@ def read_label_texts(settings: TableSettings) -> tuple[list[str], dict[str, list
         if names.setdefault(name, number) != number:
             raise table.error(f"label {quoted(name)} is repeated", number)
         rows.append(others)
-    return list(names), {field: [row[i] for row in rows] for i, field in enumerate(table.columns[1:])}
+    return list(names), {field: [row[i] for row in rows] for i, field in enumerate(fields)}
 
 
 def write(ending: str, dataset: Dataset, folder: Path, suffix: str) -> None:

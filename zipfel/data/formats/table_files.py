@@ -1,9 +1,11 @@
-"""Open and write tables: CSV, TSV, JSONL, Parquet; open data frames of pandas or polars, and Arrow tables."""
+"""Open and write tables: CSV, TSV, JSONL, Parquet; open JSON, Excel, data frames of pandas or polars, Arrow tables."""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
-from zipfel.data.formats.files import json_line, listed, new_file, reason, text_lines
+from zipfel.data.formats.files import json_line, listed, new_file, opened, reason, text_lines, unpacked_name
 from zipfel.data.formats.lf import objects
 from zipfel.errors import DataError, check_installed, nearest, quoted
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
+READ_ONLY = (".json", ".xlsx")  # tables that are read, not written
 _LONGEST_CELL = 2**31 - 1  # many texts exceed the csv module's own limit of 131,072 characters
 
 FRAME = "data frame"  # the path of a table that is one
@@ -60,10 +64,27 @@ class Table:
             return DataError(problem, self.path, 1 if number is None else number)
         return DataError(problem if number is None else f"row {number}: {problem}", self.path)
 
+    def column(self, name: str) -> str | None:
+        """Return the column of this name, else the only one whose name differs in case, else None."""
+        if name in self.columns:
+            return name
+        alike = [column for column in self.columns if column.casefold() == name.casefold()]
+        return alike[0] if len(alike) == 1 else None
+
+    def present(self, names: Iterable[str]) -> list[str]:
+        """Return the columns that have one of these names, in the order of the names; case does not matter."""
+        return list(dict.fromkeys(column for name in names if (column := self.column(name)) is not None))
+
+    def own(self, names: Iterable[str]) -> list[str]:
+        """Return the columns of these names as the table spells them; raise DataError if one is missing."""
+        names = list(names)
+        self.check(names)
+        return [self.column(name) or name for name in names]
+
     def check(self, columns: Iterable[str]) -> None:
         """Raise DataError if the table lacks one of these columns."""
         for name in columns:
-            if name not in self.columns:
+            if self.column(name) is None:
                 near = nearest(name, self.columns)
                 hint = f"; did you mean {near!r}?" if near else ""
                 raise self.error(f"no column {quoted(name)}{hint} (columns: {listed(self.columns)})")
@@ -71,14 +92,17 @@ class Table:
 
 def open_table(path: Path, encoding: str | None = None) -> Table:
     """Open a table file; its ending decides the format.  encoding: of CSV and TSV; None is utf-8."""
-    name = path.name.lower().removesuffix(".gz")
-    if name.endswith(".jsonl"):
-        return _open_jsonl(path)
-    if name.endswith(".parquet"):
-        return _open_parquet(path)
+    name = unpacked_name(path)
     if name.endswith((".csv", ".tsv")):
         return _open_csv(path, encoding or "utf-8")
-    raise DataError(f"not a table; expected the ending {', '.join(ENDINGS)}, also with .gz", path)
+    kinds = {".jsonl": _open_jsonl, ".json": _open_json, ".parquet": _open_parquet, ".xlsx": _open_excel}
+    for ending, opener in kinds.items():
+        if name.endswith(ending):
+            return opener(path)
+    if name.endswith((".xls", ".ods")):
+        raise DataError("this kind of spreadsheet cannot be read; save it as .xlsx or .csv", path)
+    endings = ", ".join((*ENDINGS, *READ_ONLY))
+    raise DataError(f"not a table; expected the ending {endings}, also with .gz or in a .zip", path)
 
 
 def _open_csv(path: Path, encoding: str) -> Table:
@@ -103,7 +127,7 @@ def _open_csv(path: Path, encoding: str) -> Table:
 
 def _delimiter(path: Path, encoding: str) -> str:
     """Return the separator of cells: a tab in .tsv, else the mark that splits the first line into the most columns."""
-    if ".tsv" in path.name.lower():
+    if unpacked_name(path).endswith(".tsv"):
         return "\t"
     lines = text_lines(path, encoding)
     first = next(lines, "")
@@ -126,12 +150,77 @@ def _csv_rows(path: Path, encoding: str, delimiter: str) -> Iterator[tuple[int, 
 def _open_jsonl(path: Path) -> Table:
     def rows(wanted: Sequence[str]) -> Rows:
         for number, item in objects(path):
-            for name in wanted:
-                if name not in item:
-                    raise DataError(f"no key {quoted(name)} (keys: {listed(item)})", path, number)
-            yield number, [item[name] for name in wanted]
+            yield number, _values(table, item, wanted, number)
 
-    return Table(path, list(next(objects(path))[1]), rows)
+    table = Table(path, list(next(objects(path))[1]), rows)
+    return table
+
+
+def _values(table: Table, item: Mapping[str, Any], wanted: Sequence[str], number: int) -> list[Any]:
+    """Return the values of a JSON object in the order of the columns."""
+    for name in wanted:
+        if name not in item:
+            raise table.error(f"no key {quoted(name)} (keys: {listed(item)})", number)
+    return [item[name] for name in wanted]
+
+
+def _open_json(path: Path) -> Table:
+    """Open a JSON array of objects; a file without one is read as JSONL, which is often called .json too."""
+    with opened(path) as stream:
+        content = stream.read().removeprefix(codecs.BOM_UTF8)
+    if not content.lstrip().startswith(b"["):
+        return _open_jsonl(path)
+    try:
+        items = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise DataError(f"broken JSON: {error.msg} at column {error.colno}", path, error.lineno) from None
+
+    def rows(wanted: Sequence[str]) -> Rows:
+        for number, item in enumerate(items):
+            yield number, _values(table, item, wanted, number)
+
+    table = Table(path, list(items[0]) if items and isinstance(items[0], dict) else [], rows, by_line=False)
+    for number, item in enumerate(items):
+        if not isinstance(item, dict):
+            raise table.error(f"expected a JSON object, found {type(item).__name__}", number)
+    if not items:
+        raise DataError("empty: expected an array of JSON objects", path)
+    return table
+
+
+def _open_excel(path: Path) -> Table:
+    """Open the first sheet of a workbook: column names in its first row; the number of a row is that of the sheet."""
+    check_installed("reading Excel", "tables", "openpyxl")
+    first, *others = _excel_rows(path) or [(1, ())]
+    cells = [cell for cell, name in enumerate(first[1]) if name is not None]
+    columns = [str(first[1][cell]).strip() for cell in cells]
+    if not columns:
+        raise DataError("empty: expected a row with the column names in the first sheet", path, 1)
+
+    def rows(wanted: Sequence[str]) -> Rows:
+        chosen = [cells[columns.index(name)] for name in wanted]
+        for number, row in others:
+            yield number, [row[cell] if cell < len(row) else None for cell in chosen]
+
+    return Table(path, columns, rows)
+
+
+def _excel_rows(path: Path) -> list[tuple[int, tuple[Any, ...]]]:
+    """Return (row number from 1, cells) for each row of the first sheet that is not empty; error values are None."""
+    import openpyxl
+    from openpyxl.cell.cell import ERROR_CODES
+
+    with opened(path) as stream:
+        content = io.BytesIO(stream.read())
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of styles and the like
+            sheet = openpyxl.load_workbook(content, read_only=True, data_only=True).worksheets[0]
+            sheet.reset_dimensions()  # which some programs write wrong
+            rows = [*enumerate(sheet.iter_rows(values_only=True), start=1)]
+    except Exception as error:  # openpyxl raises nearly anything on a mangled file
+        raise DataError(f"not an Excel workbook, damaged, or protected: {reason(error)}", path) from None
+    cells = ((number, tuple(None if cell in ERROR_CODES else cell for cell in row)) for number, row in rows)
+    return [(number, row) for number, row in cells if any(cell is not None for cell in row)]
 
 
 def _open_parquet(path: Path) -> Table:

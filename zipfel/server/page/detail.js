@@ -1,4 +1,4 @@
-// Details of a label, shown under its row: description, frequency, the words behind it, its nearest labels.
+// Details of a label, shown under its row: description, path in the hierarchy, frequency, the words behind it, its nearest labels.
 
 import { button, element, made } from "./made.js";
 
@@ -62,6 +62,9 @@ export class Detail {
     const about = await this.source.about(label);
     if (panel !== this.#panel || label !== this.#path.at(-1)) return; // closed, or another label opened, meanwhile
     panel.querySelector(".about").textContent = about.text;
+    const path = panel.querySelector(".path");
+    path.textContent = (about.paths ?? []).map((labels) => labels.join(" › ")).join("; ");
+    path.hidden = !path.textContent;
     panel.querySelector(".frequency").textContent = frequency(about);
     this.#showNeighbours(about.near);
   }
