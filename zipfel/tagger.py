@@ -95,8 +95,6 @@ class Tagger(Estimator):
         refuse(refused)
         points = self._points(X)
         dataset = dataset_of(points, y, label_texts, label_names, self.sep, parents=parents, ancestors=ancestors)
-            self._points(X), y, label_texts, label_names, self.sep, parents=parents, ancestors=ancestors
-        )
         old = self.fitted_.blueprint if self.warm_start and self.fitted_ else None
         choice = self.choice(dataset) if old is None else (old.choice, old.settings)
         if note := fitting.unused_label_texts(*choice, dataset):
