@@ -204,11 +204,12 @@ def test_parts_may_differ_in_case_and_the_exact_name_comes_first(tmp_path):
 
 
 def test_files_to_tag_may_be_of_these_kinds(tmp_path):
-    from zipfel.cli.predict import texts_of
+    from zipfel.cli.inputs import opened_input
+    from zipfel.data.source import Source
 
     workbook(tmp_path / "a.xlsx", [["Text"], ["no paper"]])
     (tmp_path / "a.json").write_text('[{"TEXT": "no paper"}]')
     zipped(tmp_path / "a.zip", {"a.csv": "id,Text\n1,no paper\n"})
     for path in tmp_path.iterdir():
-        assert list(texts_of(path, None)) == ["no paper"]
-        assert list(texts_of(path, "text")) == ["no paper"]
+        for text in (None, "text"):
+            assert [row.text for row in opened_input(path, Source(), text).rows()] == ["no paper"]
