@@ -267,7 +267,7 @@ def test_a_saved_calibration_is_loaded(tagger, data, tmp_path):
 
 
 def test_without_calibration_scores_are_the_models_own(tagger, data, tmp_path):
-    bare = Tagger(**tagger.get_params())
+    bare = Tagger(**tagger.get_params(deep=False))
     bare.fitted_ = dataclasses.replace(tagger.fitted_, calibration=None)
     bare.save(tmp_path / "model")
     assert not (tmp_path / "model" / "serve" / "calibration.json").exists()

@@ -88,7 +88,9 @@ def test_any_kind_of_matrix_will_do(kind):
 def test_values_that_are_no_finite_numbers_are_refused_with_their_row(name, value):
     matrices = {"X": np.eye(3), "Y": np.eye(3)}
     matrices[name][[1, 2], 0] = value
-    with pytest.raises(DataError, match=f"^row 1 of {name} has a value that is not a finite float32 number$"):
+    with pytest.raises(
+        DataError, match=f"^row 1 of {name} has a value that is not a finite float32 number, such as NaN$"
+    ):
         Part(**matrices)
 
 

@@ -1031,4 +1031,4 @@ def test_a_long_example_in_a_note_is_shortened_within_its_quotes(tmp_path):
     assert "as in 'a;a;" in dataset.notes[0]
     assert "…'; to split them there, set it with --sep" in dataset.notes[0]
     note = zipfel.read(pandas.DataFrame({"text": ["x"], "labels": ["a;b"]})).notes[0]
-    assert note == "most labels contain ';', as in 'a;b'; to split them there, set it with sep="
+    assert note == "most labels contain ';', as in 'a;b'; to split them there, set it with TableSettings(sep=...)"

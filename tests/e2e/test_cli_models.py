@@ -79,7 +79,7 @@ def test_predict_takes_texts_and_files(zipfel_command, planted, trained, tmp_pat
     for name, more in (("in.txt", []), ("in.jsonl", []), ("in.csv", ["--text", "body"])):
         outcome = zipfel_command("predict", trained, "--input", tmp_path / name, "--k", "3", "--json", *more)
         column = more[1] if more else "text"
-        expected = [{column: answer["text"], "tags": answer["tags"]} for answer in answers]
+        expected = [{column: answer["text"], "tags": answer["tags"], "known": True} for answer in answers]
         assert [json.loads(line) for line in outcome.out.splitlines()] == expected, name
 
 

@@ -313,7 +313,7 @@ def test_a_table_with_a_row_for_each_tag(zipfel_command, model, later, tmp_path)
     assert zipfel_command(*words, "--out", tmp_path / "tags.csv").code == 0
     rows, tags = tagged_rows(model)
     got = read_csv(tmp_path / "tags.csv")
-    assert list(got[0]) == ["id", "rank", "label", "score"]
+    assert list(got[0]) == ["id", "known", "rank", "label", "score"]
     wanted = [(row["id"], str(n), label) for row, own in zip(rows, tags, strict=True)
               for n, (label, _) in enumerate(own, start=1)]  # fmt: skip
     assert [(row["id"], row["rank"], row["label"]) for row in got] == wanted
@@ -325,7 +325,7 @@ def test_a_table_with_all_tags_in_one_cell_can_be_read_as_data(zipfel_command, m
     assert zipfel_command(*words).code == 0
     rows, tags = tagged_rows(model)
     got = read_csv(tmp_path / "tags.csv")
-    assert list(got[0]) == ["id", "title", "body", "tags", "scores"]
+    assert list(got[0]) == ["id", "title", "body", "known", "tags", "scores"]
     assert [row["tags"] for row in got] == ["|".join(label for label, _ in own) for own in tags]
     assert [len(row["scores"].split("|")) for row in got] == [3] * 80
     dataset = zipfel.read(tmp_path / "tags.csv", TableSettings(labels="tags", sep="|"))
@@ -344,7 +344,8 @@ def test_tags_that_hold_every_separator_are_joined_as_json(zipfel_command, tmp_p
 
 
 def test_parquet_keeps_columns_and_their_types(zipfel_command, monkeypatch, model, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow.parquet as parquet
+
     monkeypatch.setattr("zipfel.cli.parquet.BLOCK", 7)
     rows, tags = tagged_rows(model)
     items = [{**row, "id": n, "cost": n / 2 if n % 2 else n, "urgent": n == 3, "odd": None if n < 50 else [n]}
@@ -354,8 +355,9 @@ def test_parquet_keeps_columns_and_their_types(zipfel_command, monkeypatch, mode
     outcome = zipfel_command(*words)
     assert outcome.code == 0, outcome.err
     got = parquet.read_table(tmp_path / "tags.parquet").to_pydict()
-    assert list(got) == ["id", "title", "body", "cost", "urgent", "odd", "tags", "scores"]
+    assert list(got) == ["id", "title", "body", "cost", "urgent", "odd", "known", "tags", "scores"]
     assert got["id"] == list(range(80))
+    assert got["known"] == [True] * 80
     assert got["cost"][:3] == [0.0, 0.5, 2.0]
     assert got["urgent"][2:4] == [False, True]
     assert got["odd"][49:51] == [None, "[50]"]

@@ -775,6 +775,7 @@ def test_tensors_that_only_training_needs_are_not_served(tmp_path, tagger):
     assert set(saved.train) == {
         *(f"label_encoder.{layer}.{kind}" for layer in ("inner", "outer") for kind in ("weight", "bias")),
         "classifier.lengths",
+        "source.prints",
     }
 
 
