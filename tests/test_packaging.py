@@ -7,8 +7,6 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -20,7 +18,6 @@ def test_the_classifiers_name_the_versions_of_python():
 
 
 def test_type_checkers_find_an_editable_install(tmp_path):
-    pytest.importorskip("setuptools", minversion="77")
     source, wheels = tmp_path / "source", tmp_path / "wheels"
     shutil.copytree(ROOT / "zipfel", source / "zipfel", ignore=shutil.ignore_patterns("__pycache__"))
     wheels.mkdir()

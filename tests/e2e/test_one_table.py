@@ -398,8 +398,6 @@ def test_bad_options_leave_nothing(zipfel_command, model, tmp_path, words, messa
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_a_split_keeps_columns_and_names(zipfel_command, tmp_path, ending):
-    if ending == "parquet":
-        pytest.importorskip("pyarrow")
     rows: list[dict[str, Any]] = [{**row, "cost": n, "note": None if n % 2 else f"Nr. {n}"}
                                   for n, row in enumerate(tickets(60, 8))]  # fmt: skip
     columns = ["--text", "title,body", "--labels", "themen", "--sep", "|"]
