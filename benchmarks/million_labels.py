@@ -110,9 +110,9 @@ def shortlist(changes: dict[str, str]) -> dict[str, object]:
     numbers, count = np.random.default_rng(SEED), settings.cluster_count(labels)
     model = Decaf(FEATURES, labels, settings, torch.Generator().manual_seed(SEED))
     network = model.all_networks()[0]
-    network.vectors = network.refinement.rows.detach()
+    network.composed_classifiers = network.refinement.rows.detach()
     heads = torch.randn(count, settings.dimension, generator=torch.Generator().manual_seed(SEED))
-    network.shortlister = ClusterBeam(network.tokens, network.documents, settings)
+    network.shortlister = ClusterBeam(network.tokens, network.document_block, settings)
     network.shortlister.take(heads, (torch.arange(labels) % count).int(), BEAM)
     predictor, X, times = model.predictor(), drawn(64 * 20, FEATURES, TOKENS, numbers), []
     for first in range(0, X.shape[0], 64):

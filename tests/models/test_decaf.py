@@ -111,7 +111,7 @@ def network_of(**changes: Any) -> Network:
         for number, parameter in enumerate(network.parameters()):
             if parameter.ndim:
                 parameter.normal_(0, 0.5, generator=seeded(number))
-        for block in (network.documents, network.labels):
+        for block in (network.document_block, network.label_block):
             for _ in range(100):
                 block.train().spectral()
     return network.eval()
@@ -148,11 +148,11 @@ def slow_blocks(network: Network, X: csr_array, block: Any) -> list[list[float]]
 @pytest.mark.parametrize(("cosine", "relu"), [(True, False), (False, True), (False, False)])
 def test_points_equal_loops_in_learning_and_in_prediction(cosine, relu):
     network, X = network_of(cosine=cosine, relu=relu), planted(6).X
-    slow = torch.tensor(slow_blocks(network, X, network.documents))
+    slow = torch.tensor(slow_blocks(network, X, network.document_block))
     slow = slow.clamp_min(0) if relu else slow
     slow = normalize(slow, dim=1) if cosine else slow
     torch.testing.assert_close(network.encode(bags(X), 0.0, seeded()), slow, rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(network.ready()(bags(X)), slow, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(network.prediction_encoder()(bags(X)), slow, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("cosine", [True, False])
@@ -160,7 +160,7 @@ def test_points_equal_loops_in_learning_and_in_prediction(cosine, relu):
 def test_classifiers_equal_loops(cosine, used):
     network, Z = network_of(cosine=cosine, refinement=used != "text"), label_texts()
     labels = torch.tensor([3, 8, 20])
-    text = slow_blocks(network, Z[labels.numpy()], network.labels)
+    text = slow_blocks(network, Z[labels.numpy()], network.label_block)
     refined = network.refinement.rows[labels].tolist()
     alpha, beta = network.combination.alpha.tolist(), network.combination.beta.tolist()
     both = [reference.combination(alpha, a, beta, b) for a, b in zip(text, refined, strict=True)]
@@ -175,16 +175,20 @@ def test_without_residual_layers_sums_of_tokens_stay_as_they_are():
     sums = network.tokens(bags(Z))
     assert torch.equal(network.label_texts(bags(Z)), sums)
     assert torch.equal(network.encode(bags(Z), 0.5, seeded()), sums)
-    torch.testing.assert_close(network.ready()(bags(Z)), sums)
+    torch.testing.assert_close(network.prediction_encoder()(bags(Z)), sums)
 
 
 def test_all_classifiers_are_worked_out_some_at_a_time(monkeypatch):
     network, Z = network_of(), label_texts()
     monkeypatch.setattr(decaf_network, "BATCH", 7)
     network.compose(Z)
-    torch.testing.assert_close(network.vectors, network.classifiers(torch.arange(LABELS), bags(Z)).detach())
+    torch.testing.assert_close(
+        network.composed_classifiers, network.classifiers(torch.arange(LABELS), bags(Z)).detach()
+    )
     network.compose(None)
-    torch.testing.assert_close(network.vectors, network.scale * normalize(network.refinement.rows, dim=1).detach())
+    torch.testing.assert_close(
+        network.composed_classifiers, network.scale * normalize(network.refinement.rows, dim=1).detach()
+    )
 
 
 def test_numbers_are_dropped_in_learning_only():
@@ -192,7 +196,7 @@ def test_numbers_are_dropped_in_learning_only():
     whole, one, two = (network.encode(bags(X), dropout, seeded(1)) for dropout in (0.0, 0.5, 0.5))
     assert (one == 0).sum() > 1.3 * (whole == 0).sum()
     assert torch.equal(one, two)
-    assert torch.equal(network.ready()(bags(X)) == 0, whole == 0)
+    assert torch.equal(network.prediction_encoder()(bags(X)) == 0, whole == 0)
     Z = bags(label_texts())
     assert not torch.equal(network.label_texts(Z, 0.5, seeded()), network.label_texts(Z))
 
@@ -225,7 +229,7 @@ def test_scores_sum_up_to_the_number_of_right_labels(validation, changes):
     """The loss does not see the offset, so it is set by what it should say."""
     tagger = fitted(validation=validation, **changes)
     network, part = tagger.model_.networks[0], planted(300, seed=3)
-    scores = torch.sigmoid(network.ready()(bags(part.X)) @ network.vectors.T + network.offset)
+    scores = torch.sigmoid(network.prediction_encoder()(bags(part.X)) @ network.composed_classifiers.T + network.offset)
     assert scores.sum().item() / part.Y.nnz == pytest.approx(1, abs=0.15)
 
 
@@ -239,7 +243,7 @@ def uneven(points: int = 300, seed: int = 0) -> Part:
 def lengths(tagger: Tagger) -> Tensor:
     """Return how long classifiers are, by that of one of n̄ points, [L]."""
     network = tagger.model_.networks[0]
-    return (network.vectors.norm(dim=1) / network.scale).detach()
+    return (network.composed_classifiers.norm(dim=1) / network.scale).detach()
 
 
 def lifted(counts: np.ndarray, power: float) -> list[float]:
@@ -281,7 +285,9 @@ def test_classifiers_of_rare_labels_are_longer(powers, monkeypatch, name):
         judged = seen[number * len(powers) :][: len(powers)]
         for power, found in zip(powers, judged, strict=True):  # what was judged is what it was told to be
             assert (found / network.scale).tolist() == pytest.approx(lifted(COUNTS, power), rel=1e-4)
-        assert (network.vectors.norm(dim=1) / network.scale).tolist() == pytest.approx(lifted(COUNTS, 0.2), rel=1e-4)
+        assert (network.composed_classifiers.norm(dim=1) / network.scale).tolist() == pytest.approx(
+            lifted(COUNTS, 0.2), rel=1e-4
+        )
     assert max(lifted(COUNTS, 0.2)) > 1.2 > 1 > min(lifted(COUNTS, 0.2))
     assert len(seen) == len(powers) * len(tagger.model_.networks)
 
@@ -367,7 +373,7 @@ def test_filtered_pairs_do_not_count_where_scores_sum_up():
     filtered = csr_array(others)
     tagger = Tagger("decaf", settings={**SMALL, "epochs": 8}, device="cpu", validation=0)
     network = tagger.fit_dataset(Dataset(replace(part, filtered=filtered), Z=label_texts())).model_.networks[0]
-    scores = torch.sigmoid(network.ready()(bags(part.X)) @ network.vectors.T + network.offset)
+    scores = torch.sigmoid(network.prediction_encoder()(bags(part.X)) @ network.composed_classifiers.T + network.offset)
     left = scores.masked_fill(torch.from_numpy(filtered.toarray()) > 0, 0).sum().item()
     assert left / part.Y.nnz == pytest.approx(1, abs=0.02)
     assert scores.sum().item() > 1.05 * left
@@ -386,7 +392,7 @@ def moved(tagger: Tagger) -> set[str]:
 
 EVERYTHING = {
     "tokens.rows", "refinement.rows", "scale", "offset",
-    *(f"{block}.{name}" for block in ("documents", "labels") for name in ("R", "alpha", "beta")),
+    *(f"{block}.{name}" for block in ("document_block", "label_block") for name in ("R", "alpha", "beta")),
     "combination.alpha", "combination.beta",
 }  # fmt: skip
 
@@ -397,12 +403,15 @@ EVERYTHING = {
         ({}, set()),
         ({"loss": "logistic"}, set()),
         ({"cosine": False, "loss": "logistic"}, {"scale", "offset"}),
-        ({"label_text": False}, {"labels.R", "labels.alpha", "labels.beta", "combination.alpha", "combination.beta"}),
+        (
+            {"label_text": False},
+            {"label_block.R", "label_block.alpha", "label_block.beta", "combination.alpha", "combination.beta"},
+        ),
         (
             {"refinement": False, "refinement_init": "random"},
             {"refinement.rows", "combination.alpha", "combination.beta"},
         ),
-        ({"residual": False}, {f"{b}.{p}" for b in ("documents", "labels") for p in ("R", "alpha", "beta")}),
+        ({"residual": False}, {f"{b}.{p}" for b in ("document_block", "label_block") for p in ("R", "alpha", "beta")}),
     ],
 )
 def test_what_learns(changes, still):
@@ -411,10 +420,10 @@ def test_what_learns(changes, still):
     network, Z = tagger.model_.networks[0], bags(label_texts())
     if "label_text" in changes:
         wanted = network.scale * normalize(network.refinement.rows, dim=1)
-        torch.testing.assert_close(network.vectors, wanted.detach())
+        torch.testing.assert_close(network.composed_classifiers, wanted.detach())
     if "refinement" in changes:
         torch.testing.assert_close(
-            network.vectors, network.scale.detach() * normalize(network.label_texts(Z), dim=1).detach()
+            network.composed_classifiers, network.scale.detach() * normalize(network.label_texts(Z), dim=1).detach()
         )
 
 
@@ -520,7 +529,10 @@ def test_modules_come_in_order_and_leave_their_results(monkeypatch, tmp_path):
     assert [stage for stage, _, _ in seen] == ["module-1", "module-2-0", "module-4-0", "module-2-1", "module-4-1"]
     assert [(how.epochs, how.learning_rate) for _, how, _ in seen] == [(5, 0.03), *[(2, 0.03)] * 4]
     assert all(how.halve for _, how, _ in seen)
-    heads, both = ["documents", "heads", "labels", "tokens"], ["combination", "documents", "labels", "refinement"]
+    heads, both = (
+        ["document_block", "heads", "label_block", "tokens"],
+        ["combination", "document_block", "label_block", "refinement"],
+    )
     assert [parts for _, _, parts in seen] == [heads, heads, [*both, "tokens"], heads, [*both, "tokens"]]
     stages = {"clusters-1", "module-1", *(f"{stage}-{number}" for stage in ("clusters-2", "module-2", "shortlists",
               "module-4") for number in (0, 1))}  # fmt: skip
@@ -573,7 +585,7 @@ def heads_of(module: int, **changes: Any) -> tuple[Network, ClusterClassifiers, 
 def test_clusters_are_told_by_the_sum_of_their_texts_in_module_1():
     network, heads, clusters = heads_of(module=1)
     U = csr_array(np.stack([label_texts().toarray()[clusters == m].sum(axis=0) for m in range(8)]))
-    slow = torch.tensor(slow_blocks(network, U, network.labels))
+    slow = torch.tensor(slow_blocks(network, U, network.label_block))
     torch.testing.assert_close(heads(network), slow, rtol=1e-3, atol=1e-3)
     assert heads.refinement.rows.numel() == 0  # no refinement vectors to help
 
@@ -581,7 +593,7 @@ def test_clusters_are_told_by_the_sum_of_their_texts_in_module_1():
 @pytest.mark.parametrize("refinement", [True, False])
 def test_clusters_are_told_by_sums_of_embeddings_and_refinement_in_module_2(refinement):
     network, heads, clusters = heads_of(module=2, refinement=refinement)
-    text = torch.tensor(slow_blocks(network, label_texts(), network.labels))
+    text = torch.tensor(slow_blocks(network, label_texts(), network.label_block))
     wanted = torch.stack([text[clusters == m].sum(dim=0) for m in range(8)])  # û¹
     if refinement:
         sums = torch.stack([network.tokens(bags(label_texts()))[clusters == m].sum(dim=0) for m in range(8)])
@@ -629,12 +641,12 @@ def clustered(count: int = 16, part: Part | None = None, **changes: Any) -> tupl
     H, clusters = torch.randn(count, 16, generator=seeded(1)), (torch.arange(LABELS) % count).int()
     lesson = Lesson(planted(100) if part is None else part)
     task = ShortlistTask(clusters, H, lesson, None, Run(), 0, Schedule(1, 1, 0.1))
-    return network, ClusterBeam(network.tokens, network.documents, network.settings), task
+    return network, ClusterBeam(network.tokens, network.document_block, network.settings), task
 
 
 def ranks_by_hand(network: Network, task: ShortlistTask) -> list[int]:
     part = task.lesson.train
-    vectors, ranks = network.ready()(bags(part.X)).tolist(), []
+    vectors, ranks = network.prediction_encoder()(bags(part.X)).tolist(), []
     for row, x in enumerate(vectors):
         scores = [reference.dot(x, head) for head in task.H.tolist()]
         for label in part.Y[[row]].indices:
@@ -687,7 +699,7 @@ def test_shortlists_are_the_labels_of_the_clusters_that_score_best(monkeypatch):
     network, shortlister, task = clustered(part=part, beam=3)
     shortlister.learn(task)
     near = shortlister.opened(part, 0, Run())
-    for x, row in zip(network.ready()(bags(part.X)).tolist(), near.tolist(), strict=True):
+    for x, row in zip(network.prediction_encoder()(bags(part.X)).tolist(), near.tolist(), strict=True):
         assert sorted(row) == sorted(reference.beam(x, task.H.tolist(), [], 3))
 
 
@@ -718,7 +730,7 @@ def test_s_keeps_the_encoder_that_it_learned_with(tmp_path):
     second, fourth = (opened(tmp_path).load(f"module-{number}-0")[0] for number in (2, 4))
     shortlister = network.shortlister
     assert torch.equal(shortlister.tokens.rows, second["tokens.rows"])
-    assert torch.equal(shortlister.documents.R, second["documents.R"])
+    assert torch.equal(shortlister.document_block.R, second["document_block.R"])
     assert torch.equal(network.tokens.rows, fourth["tokens.rows"])
     assert not torch.equal(network.tokens.rows, shortlister.tokens.rows)
     part, near = labelled(planted()), opened(tmp_path).load("shortlists-0")[0]["opened"]
@@ -747,7 +759,7 @@ def test_learners_share_module_1(monkeypatch):
     monkeypatch.setattr(Decaf, "module_2", spy)
     model = fitted({**BEAM, "epochs": 1}, learners=3).model_
     begun = Decaf(FEATURES, LABELS, model.settings, Run(seed=0).generator("start"))
-    for name in ("tokens.rows", "documents.R", "labels.alpha"):
+    for name in ("tokens.rows", "document_block.R", "label_block.alpha"):
         assert torch.equal(seen[0][name], seen[1][name])
         assert torch.equal(seen[0][name], seen[2][name])
         assert not torch.equal(seen[0][name], begun.networks[0].state_dict()[name])
@@ -811,12 +823,15 @@ def test_scores_by_hand(kind, tagger):
     by_clusters = kind not in ("exact", "lite exact", "hnsw", "parabel")
     level = network.settings.cluster_offset(len(shortlister.heads)) if by_clusters else 0
     added = network.settings.loss == "decoupled"
-    encoders = network.ready(), network.ready() if shortlister is None else shortlister.encoder()
+    encoders = (
+        network.prediction_encoder(),
+        network.prediction_encoder() if shortlister is None else shortlister.encoder(),
+    )
     by_modules = zip(*(encode(bags(X)).tolist() for encode in encoders), strict=True)
     for row, (x, sought) in enumerate(by_modules):
         scores = {
             label: reference.sigmoid(
-                reference.dot(network.vectors[label].tolist(), x)
+                reference.dot(network.composed_classifiers[label].tolist(), x)
                 + offset
                 + (math.log(reference.sigmoid(head + level)) if by_clusters and added else 0)
             )
@@ -994,9 +1009,9 @@ def test_what_was_saved_ranks_the_same(kind, tagger, tmp_path):
 def test_what_only_learning_needs_is_not_served(kind, tagger, tmp_path):
     tagger.save(tmp_path / "model")
     saved = persistence.load(tmp_path / "model")
-    encoder = {"tokens.rows", *(f"documents.{name}" for name in ("R", "alpha", "beta", "left"))}
+    encoder = {"tokens.rows", *(f"document_block.{name}" for name in ("R", "alpha", "beta", "left"))}
     shortlister = {f"shortlister.{name}" for name in (*encoder, "heads", "clusters", "beam")}
-    served = {"scale", "offset", "vectors", *encoder, *shortlister}
+    served = {"scale", "offset", "composed_classifiers", *encoder, *shortlister}
     assert set(saved.serve) == {f"networks.0.{name}" for name in served} | {"counts", "learned"}
 
 
@@ -1101,8 +1116,8 @@ def test_new_labels_are_scored_by_their_texts_at_once(kind, tagger):
         torch.testing.assert_close(network.refinement.rows[LABELS:].detach(), refined)
         w = network.combination(network.label_texts(bags(Z)), refined).detach()
         w = network.scale.detach() * normalize(w, dim=1) if network.settings.cosine else w
-        torch.testing.assert_close(network.vectors[LABELS:], w)
-        assert torch.equal(network.vectors[:LABELS], before[f"networks.{number}.vectors"])
+        torch.testing.assert_close(network.composed_classifiers[LABELS:], w)
+        assert torch.equal(network.composed_classifiers[:LABELS], before[f"networks.{number}.composed_classifiers"])
         shortlister = network.shortlister
         if shortlister is None:
             continue

@@ -108,15 +108,15 @@ def vectors_of(part: Part, **changes: Any) -> np.ndarray[Any, Any]:
     return V
 
 
-@pytest.mark.parametrize("targets", ["raw", "white"])
-def test_labels_without_neighbours_and_without_points_have_vectors(targets):
+@pytest.mark.parametrize("whiten", [False, True])
+def test_labels_without_neighbours_and_without_points_have_vectors(whiten):
     part = planted()
     Y = csr_array((part.Y.data, part.Y.indices, part.Y.indptr), shape=(len(part), 10))  # two labels have no point
-    V = vectors_of(Part(Y, X=part.X), targets=targets)
+    V = vectors_of(Part(Y, X=part.X), whiten=whiten)
     assert V.shape == (10, 8)
     assert np.isfinite(V).all()
     assert (np.linalg.norm(V, axis=1) > 1e-3).all()
-    alone = vectors_of(Part(csr_array(np.eye(4, dtype=np.float32)), X=csr_array((4, 3))), targets=targets)
+    alone = vectors_of(Part(csr_array(np.eye(4, dtype=np.float32)), X=csr_array((4, 3))), whiten=whiten)
     assert np.isfinite(alone).all()
 
 
@@ -126,8 +126,8 @@ def test_raw_vectors_are_those_of_deepwalk():
         graph = label_graph(part.Y, weighted)
         wanted = deepwalk(graph, 8, Run(seed=3).numbers("labels"), Walks(walks=3, length=20))
         changes = {"weighted_edges": weighted, "walks_per_label": 3, "walk_length": 20}
-        assert np.array_equal(vectors_of(part, targets="raw", **changes), wanted)
-        assert np.array_equal(vectors_of(part, targets="white", **changes), whitened(wanted))
+        assert np.array_equal(vectors_of(part, whiten=False, **changes), wanted)
+        assert np.array_equal(vectors_of(part, whiten=True, **changes), whitened(wanted))
 
 
 # --- The network ------------------------------------------------------------------------------------------------------
@@ -148,9 +148,9 @@ def test_the_network_is_that_of_the_paper(nonlinear, linear_path):
         hidden = hidden * (hidden > 0) if nonlinear else hidden
         wanted = hidden @ network.output.weight.T + network.output.bias
         if linear_path:
-            wanted = wanted + dense @ network.straight.rows
+            wanted = wanted + dense @ network.linear_path.rows
     torch.testing.assert_close(vectors, wanted / wanted.norm(dim=1, keepdim=True), atol=1e-5, rtol=1e-5)
-    assert (network.straight is not None) == linear_path
+    assert (network.linear_path is not None) == linear_path
 
 
 def test_training_drops_outputs_of_the_last_layer_and_keeps_length_1():
@@ -170,7 +170,7 @@ def test_training_drops_outputs_of_the_last_layer_and_keeps_length_1():
 def test_the_paper_preset_is_that_of_sec_4_1():
     paper = PRESETS["paper"]
     assert (paper.hidden_size, paper.dimension, paper.nonlinear, paper.linear_path) == (256, 100, True, False)
-    assert (paper.optimizer, paper.targets, paper.feature_dropout) == ("sgd", "raw", 0.0)
+    assert (paper.optimizer, paper.whiten, paper.feature_dropout) == ("sgd", False, 0.0)
     assert (
         paper.learning_rate / paper.batch_size == 0.015
     )  # the loss (3) is a sum over points, ours a mean over a batch
@@ -186,7 +186,7 @@ def fitted(part: Part, validation: float = 0.05, **changes: Any) -> Tagger:
     return tagger.fit_dataset(Dataset(part, label_names=[f"l{label}" for label in range(part.Y.shape[1])]))
 
 
-@pytest.mark.parametrize("changes", [{}, {"targets": "raw"}, {"linear_path": False}, {"nonlinear": False}])
+@pytest.mark.parametrize("changes", [{}, {"whiten": False}, {"linear_path": False}, {"nonlinear": False}])
 def test_it_learns_what_is_planted(changes):
     test = planted(100, seed=1)
     assert fitted(planted(), **changes).score(test.X, test.Y) > 0.85
@@ -221,7 +221,7 @@ def test_points_are_mapped_onto_the_means_of_given_vectors(tmp_path):
     part = planted()
     V, _ = np.linalg.qr(np.random.default_rng(1).standard_normal((16, 16)))
     np.save(tmp_path / "v.npy", V[:8])
-    tagger = fitted(part, label_vectors=str(tmp_path / "v.npy"), targets="raw", validation=0, epochs=15)
+    tagger = fitted(part, label_vectors=str(tmp_path / "v.npy"), whiten=False, validation=0, epochs=15)
     wanted = means_of_labels(part.Y, torch.from_numpy(V[:8].astype(np.float32)))
     cosines = torch.nn.functional.cosine_similarity(tagger.predictor_.encode(part.X), wanted)
     assert cosines.mean() > 0.9
@@ -232,12 +232,12 @@ def test_points_are_mapped_onto_the_means_of_given_vectors(tmp_path):
 def test_a_graph_of_the_user_replaces_co_occurrence(tmp_path):
     part, path = planted(), tmp_path / "graph.txt"
     path.write_text("l0\tl6\nl6\tl7\nl1\tl2\t2\nl2\tl3\nl3\tl4\nl4\tl5\n")
-    model = Dxml(42, 8, DxmlSettings(dimension=8, graph=str(path), targets="raw"), seeded())
+    model = Dxml(42, 8, DxmlSettings(dimension=8, graph=str(path), whiten=False), seeded())
     model.label_names = [f"l{label}" for label in range(8)]
     V = model.label_vectors(part.Y, Run(seed=3)).numpy()
     wanted = deepwalk(read_edges(path, model.label_names), 8, Run(seed=3).numbers("labels"), Walks())
     assert np.array_equal(V, wanted)
-    assert not np.array_equal(V, vectors_of(part, targets="raw"))
+    assert not np.array_equal(V, vectors_of(part, whiten=False))
     test = planted(100, seed=1)
     assert fitted(part, graph=str(path)).score(test.X, test.Y) > 0.8  # names reach the file through the tagger
 

@@ -106,27 +106,29 @@ def test_a_point_is_the_weighted_sum_of_its_tokens(cosine):
     features = Features(5, small(cosine=cosine, residual=False, dimension=4), seeded())
     X = csr_array([[0.5, 0, 2, 0, 0], [0, 0, 0, 0, 0]], dtype=np.float32)
     expected = torch.tensor(reference.bag_sums(features.tokens.rows.tolist(), [[(0, 0.5), (2, 2.0)], []], 4))
-    torch.testing.assert_close(features.ready()(bags(X)), normalize(expected, dim=1) if cosine else expected)
+    torch.testing.assert_close(
+        features.prediction_encoder()(bags(X)), normalize(expected, dim=1) if cosine else expected
+    )
 
 
 @pytest.mark.parametrize("cosine", [True, False])
 def test_a_residual_layer_follows_the_sum_in_training_and_prediction(cosine):
     features = with_random_block(Features(42, small(cosine=cosine, residual=True, dropout=0.0, dimension=4), seeded()))
     points = bags(planted().X)
-    sums = Features(42, small(cosine=False, residual=False, dimension=4), seeded()).ready()(points)
+    sums = Features(42, small(cosine=False, residual=False, dimension=4), seeded()).prediction_encoder()(points)
     block = features.block
     R = block.eval().spectral().tolist()
     slow = torch.tensor(reference.text_block(sums.tolist(), R, block.alpha.tolist(), block.beta.tolist()))
     expected = normalize(slow, dim=1) if cosine else slow
-    torch.testing.assert_close(features.ready()(points), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(features.prediction_encoder()(points), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(features.eval()(points, seeded()), expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(features.ready().unscaled(points).float(), slow, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(features.prediction_encoder().unscaled(points).float(), slow, rtol=1e-4, atol=1e-5)
 
 
 def test_numbers_are_dropped_in_learning_only():
     points = bags(planted().X)
     features = Features(42, small(cosine=False, residual=False, dropout=0.25, dimension=8), seeded()).eval()
-    whole, dropped = features.ready()(points), features(points, seeded(1))
+    whole, dropped = features.prediction_encoder()(points), features(points, seeded(1))
     assert (dropped == 0).float().mean() == pytest.approx(0.25, abs=0.05)
     torch.testing.assert_close((0.75 * dropped)[dropped != 0], whole[dropped != 0])
     assert torch.equal(dropped, features(points, seeded(1)))
@@ -144,7 +146,7 @@ def test_with_a_residual_layer_numbers_are_dropped_after_its_relu():
     first = some(points, seeded(1))
     assert not torch.equal(first, whole(points, seeded(1)))
     assert torch.equal(first, some(points, seeded(1)))
-    assert torch.equal(some.ready()(points), whole.ready()(points))
+    assert torch.equal(some.prediction_encoder()(points), whole.prediction_encoder()(points))
 
 
 # --- Label encoder, Sec. IV-B -----------------------------------------------------------------------------------------
@@ -330,7 +332,7 @@ def test_sharing_lists_changes_the_gradient_of_labels_on_other_lists_only(loss):
         model = model_of(part, loss=loss, shared_negatives=shared, dropout=0.0, cosine=False).train()
         model.loss(part, np.arange(2), near, seeded()).backward()
         slopes[shared] = model.classifier.labels.touched[0][1].grad
-    points = model.encoder.ready()(bags(part.X))  # label 3 is not on the first point's own list
+    points = model.encoder.prediction_encoder()(bags(part.X))  # label 3 is not on the first point's own list
     pushes = {shared: torch.linalg.lstsq(points.T, slopes[shared][3]).solution.tolist() for shared in slopes}
     assert pushes[False][0] == pytest.approx(0, abs=1e-6)
     assert min(pushes[True]) > 1e-2

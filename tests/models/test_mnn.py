@@ -90,7 +90,7 @@ def slow_loss(model: Mnn, part: Part, rows: list[int], seed: int) -> float:
     rest = iter(draws)
     kept = [[next(rest) for _ in bag] for bag in points]
     f_x = reference.averages(model.encoder.table.rows.tolist(), points, kept, WIDTH)
-    f_y = reference.averages(model.labels.table.rows.tolist(), own, [[1] * len(bag) for bag in own], WIDTH)
+    f_y = reference.averages(model.label_encoder.table.rows.tolist(), own, [[1] * len(bag) for bag in own], WIDTH)
     others = drawn_others(len(rows), settings.negatives, generator).tolist()
     positive = [reference.cosine(x, y) for x, y in zip(f_x, f_y, strict=True)]
     negatives = [[reference.cosine(x, f_y[j]) for j in row] for x, row in zip(f_x, others, strict=True)]
@@ -110,7 +110,7 @@ def test_the_loss_is_that_of_the_paper(part, dropout, margin, rows):
 def test_a_step_changes_both_networks_and_only_rows_of_the_batch(part):
     model, rows = small(feature_dropout=0.0), np.array([1, 4, 5])
     model.loss(part, rows, seeded())["matching"].backward()
-    for table, matrix in ((model.encoder.table, part.X), (model.labels.table, part.Y)):
+    for table, matrix in ((model.encoder.table, part.X), (model.label_encoder.table, part.Y)):
         [(ids, leaf)] = table.touched
         assert ids.tolist() == sorted(set(matrix[rows].indices.tolist()))
         assert leaf.grad.isfinite().all()
@@ -148,7 +148,7 @@ def test_the_labels_decoder_ranks_by_the_cosine_with_each_label(part):
     ranking = learner.rank(part.X, LABELS)
     f_x = learner.encode(part.X).tolist()
     for row, x in enumerate(f_x):
-        cosines = [reference.cosine(x, y) for y in model.labels.table.rows.tolist()]
+        cosines = [reference.cosine(x, y) for y in model.label_encoder.table.rows.tolist()]
         assert ranking.ids[row].tolist() == sorted(range(LABELS), key=lambda label: -cosines[label])
         assert ranking.scores[row].tolist() == pytest.approx(sorted(((1 + c) / 2 for c in cosines), reverse=True))
 
@@ -160,13 +160,13 @@ def test_half_cosine():
 
 def test_new_labels_leave_the_others_unchanged():
     model = small()
-    before = model.labels.table.rows.clone()
+    before = model.label_encoder.table.rows.clone()
     model.add_labels(3, seeded(1))
     assert model.label_count == LABELS + 3
-    assert model.labels.table.rows.shape == (LABELS + 3, WIDTH)
-    assert torch.equal(model.labels.table.rows[:LABELS], before)
-    assert not model.labels.table.rows.requires_grad
-    assert 0.3 < model.labels.table.rows[LABELS:].norm(dim=1).mean() < 2  # about 1, as at the start
+    assert model.label_encoder.table.rows.shape == (LABELS + 3, WIDTH)
+    assert torch.equal(model.label_encoder.table.rows[:LABELS], before)
+    assert not model.label_encoder.table.rows.requires_grad
+    assert 0.3 < model.label_encoder.table.rows[LABELS:].norm(dim=1).mean() < 2  # about 1, as at the start
 
 
 @pytest.mark.parametrize(

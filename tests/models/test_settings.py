@@ -19,7 +19,7 @@ RENAMED = {
     "dxml": {
         "rate": "learning_rate", "batch": "batch_size", "keep": "feature_dropout", "straight": "linear_path",
         "weighted": "weighted_edges", "vectors": "label_vectors", "walks": "walks_per_label", "length": "walk_length",
-        "hidden": "hidden_size", "optimiser": "optimizer",
+        "hidden": "hidden_size", "optimiser": "optimizer", "targets": "whiten",
     },
     "lightdxml": {
         "rate": "learning_rate", "batch": "batch_size", "steps": "min_steps", "tokens": "token_init",
@@ -33,6 +33,7 @@ RENAMED = {
         "start": "refinement_init", "tokens": "token_init", "lift": "boost_rare_labels",
     },
 }  # fmt: skip
+CONVERSIONS = {"keep": "1 - keep", "targets": "true for white, false for raw"}
 NAMES = [(model, old, new) for model, names in RENAMED.items() for old, new in names.items()]
 
 
@@ -46,7 +47,7 @@ def test_every_preset_refuses_a_negative_learning_rate(model, preset):
 
 @pytest.mark.parametrize(("model", "old", "new"), NAMES)
 def test_an_old_name_is_refused_with_the_new_one(model, old, new):
-    conversion = f", which is 1 - {old}" if old == "keep" else ""
+    conversion = f", which is {CONVERSIONS[old]}" if old in CONVERSIONS else ""
     with pytest.raises(ConfigError) as caught:
         settings_of(model, changes={old: 1})
     assert str(caught.value) == f"unknown setting {old!r}; it is now called {new}{conversion}"

@@ -18,9 +18,9 @@ from zipfel.nn.encoders import (
     LONG,
     SHORT,
     AveragingNetwork,
+    EmbeddingTable,
     NormedLinear,
-    ReadyBlock,
-    Table,
+    QuantizedTextBlock,
     TextBlock,
     averaged,
     drop_features,
@@ -62,7 +62,7 @@ def dense(bags):
 @pytest.mark.parametrize("training", [True, False])
 @given(rows=lists)
 def test_a_table_is_a_dense_product(training, rows):
-    table = Table(SIZE, WIDTH, seeded(), scale=1.0).train(training)
+    table = EmbeddingTable(SIZE, WIDTH, seeded(), std=1.0).train(training)
     bags = packed(rows)
     sums = table(bags)
     assert sums.shape == (len(rows), WIDTH)
@@ -73,7 +73,7 @@ def test_a_table_is_a_dense_product(training, rows):
 
 @given(lists)
 def test_gradients_are_those_of_a_dense_embedding(rows):
-    table, bags = Table(SIZE, WIDTH, seeded(), scale=1.0), packed(rows)
+    table, bags = EmbeddingTable(SIZE, WIDTH, seeded(), std=1.0), packed(rows)
     weight = table.rows.clone().requires_grad_()
     for sums in (table(bags), dense(bags) @ weight):
         (sums.square().sum() + sums.sum()).backward()
@@ -85,7 +85,7 @@ def test_gradients_are_those_of_a_dense_embedding(rows):
 
 
 def test_empty_bags_are_zero_and_take_no_gradient():
-    table = Table(SIZE, WIDTH, seeded(), scale=1.0)
+    table = EmbeddingTable(SIZE, WIDTH, seeded(), std=1.0)
     sums = table(packed([[], [(2, 1.0)], []]))
     assert sums[0].tolist() == sums[2].tolist() == [0.0] * WIDTH
     sums[0].sum().backward()
@@ -93,7 +93,7 @@ def test_empty_bags_are_zero_and_take_no_gradient():
 
 
 def test_nothing_is_remembered_but_in_training():
-    table, bags = Table(SIZE, WIDTH, seeded(), scale=1.0), packed([[(1, 1.0)]])
+    table, bags = EmbeddingTable(SIZE, WIDTH, seeded(), std=1.0), packed([[(1, 1.0)]])
     with torch.no_grad():
         table(bags)
         table.gather(bags.ids)
@@ -107,7 +107,7 @@ def test_nothing_is_remembered_but_in_training():
 
 
 def test_gathered_rows_are_copies():
-    table = Table(SIZE, WIDTH, seeded(), scale=1.0)
+    table = EmbeddingTable(SIZE, WIDTH, seeded(), std=1.0)
     before = table.rows.clone()
     leaf = table.gather(torch.tensor([4, 6]))
     torch.testing.assert_close(leaf.detach(), before[[4, 6]])
@@ -116,10 +116,10 @@ def test_gathered_rows_are_copies():
 
 
 def test_a_table_starts_by_generator_and_scale():
-    same = [Table(2000, 8, seeded(3), scale=0.5).rows for _ in range(2)]
+    same = [EmbeddingTable(2000, 8, seeded(3), std=0.5).rows for _ in range(2)]
     assert torch.equal(*same)
     assert same[0].std().item() == pytest.approx(0.5, rel=0.05)
-    assert not torch.equal(same[0], Table(2000, 8, seeded(4), scale=0.5).rows)
+    assert not torch.equal(same[0], EmbeddingTable(2000, 8, seeded(4), std=0.5).rows)
 
 
 @given(st.lists(st.integers(0, 9), max_size=12))
@@ -204,7 +204,7 @@ def kept_of(rows, share, seed):
 
 @given(rows=lists, share=st.sampled_from([0.3, 0.8, 1.0]), seed=st.integers(0, 99))
 def test_averages_equal_loops(rows, share, seed):
-    table, bags = Table(SIZE, WIDTH, seeded(), scale=1.0), packed(rows)
+    table, bags = EmbeddingTable(SIZE, WIDTH, seeded(), std=1.0), packed(rows)
     kept = [[1] * len(row) for row in rows] if share == 1 else kept_of(rows, share, seed)
     slow = torch.tensor(reference.averages(table.rows.tolist(), rows, kept, WIDTH)).reshape(-1, WIDTH)
     before = bags.weights.clone()
@@ -422,17 +422,17 @@ def test_sums_of_pieces_are_sums(sizes, piece, seed):
     torch.testing.assert_close(found, encoders.weighted_sum(ids, rows, bags))
 
 
-def test_bags_that_are_reused_give_the_same_gradients_and_are_turned_once():
+def test_bags_that_are_reused_give_the_same_gradients_and_are_transposed_once():
     ids, weights, offsets = torch.tensor([1, 0, 1, 3]), torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 2, 2, 4])
     slopes = []
     for bags in (Bags(ids, weights, offsets), encoders.Reused(ids, weights, offsets)):
-        table = Table(5, 2, torch.Generator().manual_seed(0), scale=1.0).train()
+        table = EmbeddingTable(5, 2, torch.Generator().manual_seed(0), std=1.0).train()
         (table(bags) * torch.arange(6.0).view(3, 2)).sum().backward()
         slopes.append((table.touched[0][0].tolist(), table.touched[0][1].grad.tolist()))
     assert slopes[0] == slopes[1]
     assert slopes[0][0] == [0, 1, 3]
-    with patch.object(encoders.Turned, "of", side_effect=AssertionError):
-        Table(5, 2, torch.Generator(), scale=1.0).train()(bags)
+    with patch.object(encoders.TransposedBags, "of", side_effect=AssertionError):
+        EmbeddingTable(5, 2, torch.Generator(), std=1.0).train()(bags)
 
 
 # --- text blocks for prediction ---------------------------------------------------------------------------------------
@@ -443,14 +443,14 @@ def test_a_ready_block_is_the_block_and_the_batch_changes_nothing(width):
     block = text_block(width).eval()
     sums = torch.randn(9, width, generator=seeded(3)) * 10.0 ** torch.arange(-4, 5)[:, None]  # rows small and large
     sums[4] = 0
-    ready = ReadyBlock(block)
-    found = ready(sums)
+    quantized = QuantizedTextBlock(block)
+    found = quantized(sums)
     assert found.dtype == torch.float64
     lengths = sums.norm(dim=1, keepdim=True).clamp_min(1e-9)
     with torch.no_grad():
         torch.testing.assert_close(found.float() / lengths, block(sums) / lengths, rtol=1e-4, atol=3e-6)
     for place in range(9):
-        assert torch.equal(ready(sums[place : place + 1]), found[place : place + 1])
+        assert torch.equal(quantized(sums[place : place + 1]), found[place : place + 1])
     assert (found[4] == 0).all()
 
 
@@ -459,7 +459,7 @@ def test_the_slope_of_a_ready_block_is_that_of_the_block(points):
     block = text_block(16).eval()
     sums = torch.randn(points, 16, generator=seeded(3)).requires_grad_()
     aim = torch.randn(points, 16, generator=seeded(4))
-    slopes = [torch.autograd.grad((encode(sums) * aim).sum(), sums)[0] for encode in (ReadyBlock(block), block)]
+    slopes = [torch.autograd.grad((encode(sums) * aim).sum(), sums)[0] for encode in (QuantizedTextBlock(block), block)]
     torch.testing.assert_close(*slopes, rtol=1e-3, atol=1e-4)
 
 
@@ -487,10 +487,10 @@ def test_whole_numbers_are_rounded_by_row_and_none_is_too_long():
 
 def test_where_whole_numbers_are_multiplied_wrong_the_result_is_the_same(monkeypatch):
     block, sums = text_block(32).eval(), torch.randn(1, 32, generator=seeded(3))
-    wanted = ReadyBlock(block)(sums)
+    wanted = QuantizedTextBlock(block)(sums)
     monkeypatch.setattr(torch, "_int_mm", lambda a, b: torch.zeros(len(a), b.shape[1], dtype=torch.int32))
     whole_products_are_sound.cache_clear()
-    ready = ReadyBlock(block)
+    quantized = QuantizedTextBlock(block)
     whole_products_are_sound.cache_clear()
-    assert ready.short is None
-    assert torch.equal(ready(sums), wanted)
+    assert quantized.short is None
+    assert torch.equal(quantized(sums), wanted)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from zipfel.nn import optim
-from zipfel.nn.encoders import Table
+from zipfel.nn.encoders import EmbeddingTable
 from zipfel.nn.optim import Adam, Sgd, merged
 from zipfel.types import Bags
 
@@ -31,7 +31,7 @@ class Net(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.table = Table(SIZE, WIDTH, seeded(), scale=1.0)
+        self.table = EmbeddingTable(SIZE, WIDTH, seeded(), std=1.0)
         self.layer = nn.Linear(WIDTH, 2)
         with torch.no_grad():
             for parameter in self.layer.parameters():
@@ -51,7 +51,7 @@ def trained(net, optimiser, steps):
 @pytest.mark.parametrize("block", [1, 3 * WIDTH, 1 << 18])
 def test_rows_move_as_by_sparse_adam(block, monkeypatch):
     monkeypatch.setattr(optim, "BLOCK", block)  # updated a row, three rows, or all at a time
-    table = Table(SIZE, WIDTH, seeded(), scale=1.0)
+    table = EmbeddingTable(SIZE, WIDTH, seeded(), std=1.0)
     ours = Adam(table, RATE)
     weight = table.rows.clone().requires_grad_()
     theirs = torch.optim.SparseAdam([weight], lr=RATE)
@@ -70,7 +70,7 @@ def test_rows_move_as_by_sparse_adam(block, monkeypatch):
 
 
 def test_only_touched_rows_and_their_state_change():
-    table = Table(SIZE, WIDTH, seeded(), scale=1.0)
+    table = EmbeddingTable(SIZE, WIDTH, seeded(), std=1.0)
     optimiser = Adam(table, RATE)
     for seed in (1, 2):
         before = [part.clone() for part in (table.rows, *optimiser.state[""])]
@@ -86,7 +86,7 @@ def test_only_touched_rows_and_their_state_change():
 
 
 def test_a_row_touched_twice_is_one_touch_with_the_summed_gradient():
-    twice, once = (Table(SIZE, WIDTH, seeded(), scale=1.0) for _ in range(2))
+    twice, once = (EmbeddingTable(SIZE, WIDTH, seeded(), std=1.0) for _ in range(2))
     slopes = torch.randn(6, WIDTH, generator=seeded(5))
     for ids, part in (([3, 8, 9], slopes[:3]), ([2, 8, 3], slopes[3:])):
         twice.gather(torch.tensor(ids)).backward(part)
@@ -104,7 +104,7 @@ def test_a_row_touched_twice_is_one_touch_with_the_summed_gradient():
 @pytest.mark.parametrize("also", [False, True])
 def test_all_rows_at_once_move_as_by_their_ids(kind, also):
     """Without ids nothing is copied; bags of the same step, which touch some rows besides, join them."""
-    tables = whole, named = [Table(SIZE, WIDTH, seeded(), scale=1.0) for _ in range(2)]
+    tables = whole, named = [EmbeddingTable(SIZE, WIDTH, seeded(), std=1.0) for _ in range(2)]
     optimisers = [kind(table, RATE) for table in tables]
     for step in range(4):
         for table, optimiser, ids in zip(tables, optimisers, (None, torch.arange(SIZE)), strict=True):
@@ -115,11 +115,11 @@ def test_all_rows_at_once_move_as_by_their_ids(kind, also):
     torch.testing.assert_close(whole.rows, named.rows)
     torch.testing.assert_close(optimisers[0].state_dict(), optimisers[1].state_dict())
     assert whole.gather().data_ptr() == whole.rows.data_ptr()
-    assert (whole.rows != Table(SIZE, WIDTH, seeded(), scale=1.0).rows).all()
+    assert (whole.rows != EmbeddingTable(SIZE, WIDTH, seeded(), std=1.0).rows).all()
 
 
 def test_what_was_touched_but_not_learned_from_is_forgotten():
-    table = Table(SIZE, WIDTH, seeded(), scale=1.0)
+    table = EmbeddingTable(SIZE, WIDTH, seeded(), std=1.0)
     optimiser, before = Adam(table, RATE), table.rows.clone()
     table(drawn(0))  # no backward pass
     optimiser.step(RATE)
@@ -232,7 +232,7 @@ def test_sgd_has_dxml_s_momentum_and_decay():
 
 
 def test_rows_that_every_step_touches_move_as_by_sgd():
-    table = Table(SIZE, WIDTH, seeded(), scale=1.0)
+    table = EmbeddingTable(SIZE, WIDTH, seeded(), std=1.0)
     weight = table.rows.clone().requires_grad_()
     ours = Sgd(table, RATE, momentum=0.7, decay=0.2)
     theirs = torch.optim.SGD([weight], lr=RATE, momentum=0.7, weight_decay=0.2)
@@ -250,7 +250,7 @@ def test_rows_that_every_step_touches_move_as_by_sgd():
 
 
 def test_rows_that_sgd_does_not_touch_neither_decay_nor_move_on():
-    table = Table(SIZE, WIDTH, seeded(), scale=1.0)
+    table = EmbeddingTable(SIZE, WIDTH, seeded(), std=1.0)
     optimiser = Sgd(table, RATE, decay=0.5)
     for seed in (1, 2, 3):
         before = [part.clone() for part in (table.rows, *optimiser.state[""])]

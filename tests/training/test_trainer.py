@@ -16,7 +16,7 @@ from stopped import Stop
 from torch import Tensor, nn
 
 from zipfel.data.synthetic import Synthetic, make
-from zipfel.nn.encoders import Table
+from zipfel.nn.encoders import EmbeddingTable
 from zipfel.training.progress import Event, Moment, Observer, Progress, StageLength
 from zipfel.training.run import Run, State, read_state
 from zipfel.training.trainer import Outcome, Schedule, train
@@ -32,7 +32,7 @@ class Small(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(1)
-        self.table = Table(POINTS, 4, generator, scale=1.0)
+        self.table = EmbeddingTable(POINTS, 4, generator, std=1.0)
         self.weight = nn.Parameter(torch.rand(4, generator=generator))
 
     def forward(self, rows: np.ndarray[Any, Any]) -> Tensor:

@@ -80,7 +80,7 @@ class Decaf(DecafModel):
     def start_tokens(self, lesson: Lesson, run: Run) -> None:
         """Start the token vectors of all learners from FastText's, or from those of a file."""
         first, *others = (network.tokens for network in self.all_networks())
-        start_tokens(first, lesson, self.settings.token_init, self.settings.spread, run)
+        start_tokens(first, lesson, self.settings.token_init, self.settings.initial_std, run)
         for tokens in others:
             tokens.rows.copy_(first.rows)
 
@@ -127,7 +127,8 @@ class Decaf(DecafModel):
         part, settings, name = lesson.train, self.settings, f"clusters-2-{number}"
 
         def clustered() -> State:
-            centroids = label_sums(network.tokens.eval(), part, self.texts, torch.zeros_like(network.vectors))
+            zeros = torch.zeros_like(network.composed_classifiers)
+            centroids = label_sums(network.tokens.eval(), part, self.texts, zeros)
             count = settings.cluster_count(len(self.counts))
             return {"clusters": torch.from_numpy(balanced_clusters(centroids, count, run.numbers(name)))}
 
@@ -137,7 +138,7 @@ class Decaf(DecafModel):
         with torch.no_grad():
             H = meta.eval()(network)
         kind = SHORTLISTERS[settings.shortlist or "beam"]
-        network.shortlister = kind(network.tokens, network.documents, settings).to(H.device)
+        network.shortlister = kind(network.tokens, network.document_block, settings).to(H.device)
         tree_schedule = self.schedule(part, settings.module1_epochs, settings.module1_learning_rate)
         clusters = clusters.to(H.device, torch.int32)
         network.shortlister.learn(ShortlistTask(clusters, H, lesson, self.texts, run, number, tree_schedule))
@@ -168,7 +169,9 @@ class Decaf(DecafModel):
             return float(stored(truth, np.arange(len(held_out)), torch.cat(best).cpu().numpy()).mean())
 
         tokens = network.tokens if meta.module == 1 or not settings.lite else None
-        parts = trained_together(heads=meta, documents=network.documents, labels=network.labels, tokens=tokens)
+        parts = trained_together(
+            heads=meta, document_block=network.document_block, label_block=network.label_block, tokens=tokens
+        )
         network.tokens.eval()  # so that frozen tokens record no gradients; the trainer sets those that learn to train
         schedule = self.schedule(part, epochs, rate)
         validate = validation_of(lesson.validation, precision, "P@1 of clusters")
@@ -180,8 +183,8 @@ class Decaf(DecafModel):
 
         S is frozen: it has copies of E and E_D.
         """
-        network.documents.reset()
-        network.labels.reset()
+        network.document_block.reset()
+        network.label_block.reset()
         self.start_refinement(network, np.arange(len(self.counts)))
 
     def module_4(self, network: Network, number: int, lesson: Lesson, run: Run, opened: Tensor | None) -> Outcome:
@@ -211,7 +214,7 @@ class Decaf(DecafModel):
             return ndcg_at_5(network.learner(self.counts, len(self.counts)), held_out)
 
         parts = trained_together(
-            documents=network.documents, labels=network.labels, refinement=network.refinement,
+            document_block=network.document_block, label_block=network.label_block, refinement=network.refinement,
             combination=network.combination, scale=network.scale, offset=network.offset,
             tokens=None if settings.lite else network.tokens,
         )  # fmt: skip
@@ -230,7 +233,7 @@ class Decaf(DecafModel):
         part = lesson.validation if lesson.validation is not None else lesson.train
 
         def scores(sample: Part) -> Tensor:
-            return products(network.encoded(sample, np.arange(len(sample))), network.vectors)  # [N, L]
+            return products(network.encoded(sample, np.arange(len(sample))), network.composed_classifiers)  # [N, L]
 
         network.offset.detach().fill_(matching_offset(part, scores))
 

@@ -28,7 +28,9 @@ from zipfel.training.run import State, part_of, with_prefix
 class DecafModel(Model):
     """The learners of DECAF, their labels and the labels' texts. `Decaf` adds training by Modules I to IV."""
 
-    train_only = ("Z.*", "networks.*.labels.*", "networks.*.refinement.*", "networks.*.combination.*", "*.rare_power")
+    train_only = (
+        "Z.*", "networks.*.label_block.*", "networks.*.refinement.*", "networks.*.combination.*", "*.rare_power",
+    )  # fmt: skip
     settings: DecafSettings
     counts: Tensor  # training points of each label, [L]
     learned: Tensor  # labels that existed in training; those after them are known by their texts only
@@ -96,7 +98,7 @@ class DecafModel(Model):
 
     def start_new_labels(self, network: Network, part: Part) -> Tensor:
         """Prepare labels without a classifier for a warm start, and return them."""
-        new = torch.nonzero(~network.vectors.any(dim=1))[:, 0]
+        new = torch.nonzero(~network.composed_classifiers.any(dim=1))[:, 0]
         self.start_refinement(network, new.cpu().numpy())
         self.place_labels(network.shortlister, new, part)
         return new
@@ -114,9 +116,9 @@ class DecafModel(Model):
         self.Z = csr_array((self.Z.data, self.Z.indices, self.Z.indptr), shape=(self.Z.shape[0], width))
         self.features += count
         for network in self.all_networks():
-            network.tokens.grow(count, generator, scale=self.settings.spread)
+            network.tokens.grow(count, generator, std=self.settings.initial_std)
             if network.shortlister is not None:
-                network.shortlister.tokens.grow(count, generator, scale=0.0)
+                network.shortlister.tokens.grow(count, generator, std=0.0)
 
     def add_labels(self, count: int, generator: torch.Generator) -> None:
         """Append labels of which nothing is known yet."""
@@ -125,8 +127,8 @@ class DecafModel(Model):
         self.counts = torch.cat([self.counts, self.counts.new_zeros(count)])
         self.label_count += count
         for network in self.all_networks():
-            network.refinement.grow(count, generator, scale=self.settings.spread)
-            network.vectors = F.pad(network.vectors, (0, 0, 0, count))
+            network.refinement.grow(count, generator, std=self.settings.initial_std)
+            network.composed_classifiers = F.pad(network.composed_classifiers, (0, 0, 0, count))
             if network.shortlister is not None:
                 network.shortlister.grow(count, generator)
 
@@ -140,7 +142,7 @@ class DecafModel(Model):
         for network in self.all_networks():
             network.eval()
             network.refinement.rows[new] = network.tokens(texts)
-            network.vectors[new] = network.cold_classifiers(texts)
+            network.composed_classifiers[new] = network.cold_classifiers(texts)
             if network.shortlister is not None:
                 network.shortlister.assign(new, network.shortlister.encoder()(texts))
 
@@ -171,7 +173,7 @@ class DecafModel(Model):
                 network.tokens = model.all_networks()[0].tokens
             if f"networks.{number}.shortlister.heads" in state:
                 network.shortlister = SHORTLISTERS[settings.shortlist or "beam"](
-                    network.tokens, network.documents, settings
+                    network.tokens, network.document_block, settings
                 )
         return model
 

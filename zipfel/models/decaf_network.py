@@ -20,7 +20,7 @@ from zipfel.models.decaf_settings import DecafSettings
 from zipfel.models.learner import BATCH, Learner, Scorer, candidate_scores, candidates_of, rank_candidates
 from zipfel.models.shortlisters import Shortlister
 from zipfel.nn.classifiers import Combination
-from zipfel.nn.encoders import Ready, Table, TextBlock, dropped
+from zipfel.nn.encoders import EmbeddingTable, PredictionEncoder, TextBlock, dropped
 from zipfel.types import Bags, Ranking, Shortlist
 
 FIFTH, CAUTION = 5, 0.25  # chosen on validation of LF-PubMedMeSH: docs/papers/decaf.md
@@ -29,20 +29,20 @@ FIFTH, CAUTION = 5, 0.25  # chosen on validation of LF-PubMedMeSH: docs/papers/d
 class Network(nn.Module):
     """One learner: token vectors E, text blocks E_D and E_L, refinement vectors ẑ², their combination C_L; and S."""
 
-    vectors: Tensor  # w of all labels, [L, D], once they are composed
+    composed_classifiers: Tensor  # w of all labels, [L, D], once `compose` was called
     rare_power: Tensor  # γ of `decaf_rare.boost_rare`
 
     def __init__(self, features: int, labels: int, settings: DecafSettings, generator: torch.Generator) -> None:
         super().__init__()
         self.settings, D = settings, settings.dimension
-        self.tokens = Table(features, D, generator, scale=settings.spread)
-        self.documents, self.labels = TextBlock(D), TextBlock(D)
-        self.refinement = Table(labels, D, generator, scale=settings.spread)
+        self.tokens = EmbeddingTable(features, D, generator, std=settings.initial_std)
+        self.document_block, self.label_block = TextBlock(D), TextBlock(D)
+        self.refinement = EmbeddingTable(labels, D, generator, std=settings.initial_std)
         self.combination = Combination(D)
         start = settings.initial_scale(labels) if settings.cosine else 1.0
         self.scale = nn.Parameter(torch.tensor(start), requires_grad=settings.cosine)
         self.offset = nn.Parameter(torch.tensor(-start / 3 if settings.cosine else 0.0), requires_grad=settings.cosine)
-        self.register_buffer("vectors", torch.zeros(labels, D))
+        self.register_buffer("composed_classifiers", torch.zeros(labels, D))
         self.register_buffer("rare_power", torch.zeros(()))
         self.shortlister: Shortlister | None = None  # none: all labels are candidates
 
@@ -51,14 +51,14 @@ class Network(nn.Module):
     def encode(self, points: Bags, dropout: float, generator: torch.Generator) -> Tensor:
         """Return x̂ = ReLU(E_D(x)), [B, D], with dropout; with `cosine`, of length 1."""
         settings, sums = self.settings, self.tokens(points)
-        x = self.documents(sums, dropout, generator) if settings.residual else sums
+        x = self.document_block(sums, dropout, generator) if settings.residual else sums
         x = dropped(F.relu(x), dropout, generator) if settings.relu else x
         return F.normalize(x, dim=1) if settings.cosine else x
 
     def label_texts(self, texts: Bags, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
         """Return ẑ¹ = E_L(z) of texts, [S, D]."""
         sums: Tensor = self.tokens(texts)
-        return self.labels(sums, dropout, generator) if self.settings.residual else sums
+        return self.label_block(sums, dropout, generator) if self.settings.residual else sums
 
     def classifiers(
         self, labels: Tensor | None, texts: Bags | None, dropout: float = 0.0, generator: torch.Generator | None = None
@@ -82,40 +82,40 @@ class Network(nn.Module):
     def compose(self, Z: csr_array | None) -> None:
         """Compute the classifiers of all labels."""
         self.eval()
-        device = self.vectors.device
-        for start in range(0, len(self.vectors), BATCH):
-            labels = torch.arange(start, min(start + BATCH, len(self.vectors)), device=device)
+        device = self.composed_classifiers.device
+        for start in range(0, len(self.composed_classifiers), BATCH):
+            labels = torch.arange(start, min(start + BATCH, len(self.composed_classifiers)), device=device)
             texts = None if Z is None else bags(Z[start : start + BATCH]).to(device)
-            self.vectors[labels] = self.classifiers(labels, texts)
+            self.composed_classifiers[labels] = self.classifiers(labels, texts)
 
     def text_parts(self) -> tuple[nn.Module, ...]:
         """Return what Module I trains: E, E_D and E_L."""
-        return self.tokens, self.documents, self.labels
+        return self.tokens, self.document_block, self.label_block
 
     # --- Prediction --------------------------------------------------------------------------------------------------
 
-    def ready(self) -> Ready:
-        """Return the encoder of prediction."""
+    def prediction_encoder(self) -> PredictionEncoder:
+        """Return the encoder that prediction uses."""
         settings = self.settings
-        return Ready(self.tokens, self.documents if settings.residual else None, settings.cosine, settings.relu)
+        block = self.document_block if settings.residual else None
+        return PredictionEncoder(self.tokens, block, settings.cosine, settings.relu)
 
     @torch.no_grad()
     def encoded(self, part: Part, rows: NDArray[np.int64]) -> Tensor:
         """Return x̂ of some points, [B, D]."""
-        vectors: Tensor = self.eval().ready()(bags(part.X, rows).to(self.vectors.device))
+        vectors: Tensor = self.eval().prediction_encoder()(bags(part.X, rows).to(self.composed_classifiers.device))
         return vectors
 
     def learner(self, counts: Tensor, learned: int) -> Learner:
         """Return the learner; labels after the first `learned` are known by their texts only."""
-        shortlister, device = self.shortlister, self.vectors.device
-        classifier = DecafClassifier(
-            self.vectors, self.offset.detach(), counts, learned, in_logits=self.settings.loss == "decoupled"
-        )
+        shortlister, device = self.shortlister, self.composed_classifiers.device
+        W, in_logits = self.composed_classifiers, self.settings.loss == "decoupled"
+        classifier = DecafClassifier(W, self.offset.detach(), counts, learned, in_logits=in_logits)
         if shortlister is None:
-            return Learner(self.ready(), ExactIndex(self.vectors[:learned]), classifier, device)
+            return Learner(self.prediction_encoder(), ExactIndex(W[:learned]), classifier, device)
         index = shortlister.index(learned)
         classifier = replace(classifier, shortlist_size=index.width, cluster_offset=shortlister.score_offset())
-        return Learner(self.ready(), index, classifier, device, shortlister.encoder())
+        return Learner(self.prediction_encoder(), index, classifier, device, shortlister.encoder())
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class ClusterClassifiers(nn.Module):
 
     def __init__(self, network: Network, texts: csr_array | None, clusters: NDArray[np.int32], module: int) -> None:
         super().__init__()
-        self.module, self.settings, device = module, network.settings, network.vectors.device
+        self.module, self.settings, device = module, network.settings, network.composed_classifiers.device
         self.clusters = torch.from_numpy(clusters).long().to(device)
         self.count = int(clusters.max(initial=0)) + 1
         members = csr_array((np.ones(len(clusters), dtype=np.float32), (clusters, np.arange(len(clusters)))))
@@ -211,7 +211,8 @@ class ClusterClassifiers(nn.Module):
         width = network.settings.dimension
         refined = texts is None or (module == 2 and network.settings.refinement)
         draws = torch.Generator().manual_seed(0)
-        self.refinement = Table(self.count if refined else 0, width, draws, scale=network.settings.spread).to(device)
+        rows, std = self.count if refined else 0, network.settings.initial_std
+        self.refinement = EmbeddingTable(rows, width, draws, std).to(device)
         if module == 2 and refined and cluster_texts is not None:
             with torch.no_grad():
                 self.refinement.rows.copy_(network.tokens.eval()(bags(cluster_texts).to(device)))

@@ -23,10 +23,10 @@ def boost_rare(network: Network, counts: Tensor, held_out: Part | None) -> None:
     γ is the largest with which held-out points are ranked as well as with the best; with few held-out points, and after
     Ctrl-C, it stays as it was.  counts: training points of each label, [L].
     """
-    W, logs = network.vectors, rarity(counts).to(network.vectors)[:, None]
+    W, logs = network.composed_classifiers, rarity(counts).to(network.composed_classifiers)[:, None]
 
     def quality(power: float, part: Part) -> float:
-        network.vectors = W * torch.exp(power * logs)
+        network.composed_classifiers = W * torch.exp(power * logs)
         return ndcg_at_5(network.learner(counts, len(counts)), part)
 
     try:
@@ -34,7 +34,7 @@ def boost_rare(network: Network, counts: Tensor, held_out: Part | None) -> None:
             sample = evenly_spaced(held_out, MANY)
             network.rare_power.fill_(largest_power({power: quality(power, sample) for power in POWERS}))
     finally:
-        network.vectors = W * torch.exp(network.rare_power * logs)
+        network.composed_classifiers = W * torch.exp(network.rare_power * logs)
 
 
 def rarity(counts: Tensor) -> Tensor:

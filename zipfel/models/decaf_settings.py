@@ -70,7 +70,7 @@ class DecafSettings(Settings):
             raise ConfigError("label_text and refinement are both false, which leaves nothing of a classifier")
 
     @property
-    def spread(self) -> float:
+    def initial_std(self) -> float:
         """Standard deviation of random vectors (He et al., 2015)."""
         return math.sqrt(2 / self.dimension)
 

@@ -31,7 +31,7 @@ from zipfel.models.base import Cost, Lesson
 from zipfel.models.learner import labelled
 from zipfel.models.neighbours import NeighbourModel, NeighbourSettings
 from zipfel.nn import losses
-from zipfel.nn.encoders import Encoder, Table, drop_features, steady_linear
+from zipfel.nn.encoders import EmbeddingTable, Encoder, drop_features, steady_linear
 from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import Bags
@@ -45,7 +45,9 @@ class DxmlSettings(NeighbourSettings):
     hidden_size: int = setting(256, "width of the hidden layer", at_least=1, was="hidden")
     nonlinear: bool = setting(True, "ReLU behind the hidden layer")
     linear_path: bool = setting(True, "a linear path beside the hidden layer", was="straight")
-    targets: Literal["raw", "white"] = setting("white", "label vectors as DeepWalk gives them, or whitened and unit")
+    whiten: bool = setting(
+        True, "whiten label vectors and scale them to length 1", was="targets: true for white, false for raw"
+    )
     weighted_edges: bool = setting(False, "weight edges by the points that labels share", was="weighted")
     graph: str | None = setting(None, "file of edges between labels that replaces the graph")
     label_vectors: str | None = setting(None, "file of label vectors [labels, ℓ] (.npy), not DeepWalk's", was="vectors")
@@ -61,7 +63,7 @@ class DxmlSettings(NeighbourSettings):
 
 PRESETS: dict[str, DxmlSettings] = {
     "paper": DxmlSettings(
-        dimension=100, linear_path=False, targets="raw", feature_dropout=0.0, dropout=0.5, optimizer="sgd",
+        dimension=100, linear_path=False, whiten=False, feature_dropout=0.0, dropout=0.5, optimizer="sgd",
         batch_size=128, learning_rate=0.015 * 128,  # the loss (3) is a sum over points, ours a mean over a batch
         epochs=30, sharpness=0, index="ivf", probes=1,
     ),
@@ -77,12 +79,14 @@ class Network(Encoder):
         super().__init__()
         width, out = settings.hidden_size, settings.width(features)
         self.nonlinear, self.dropout = settings.nonlinear, settings.dropout
-        self.input = Table(features, width, generator, scale=width**-0.5)
+        self.input = EmbeddingTable(features, width, generator, std=width**-0.5)
         self.bias = nn.Parameter(torch.zeros(width))
         self.output = nn.Linear(width, out)
         nn.init.normal_(self.output.weight, 0, width**-0.5, generator=generator)
         nn.init.zeros_(self.output.bias)
-        self.straight = Table(features, out, generator, scale=0.1 * out**-0.5) if settings.linear_path else None
+        self.linear_path = (
+            EmbeddingTable(features, out, generator, std=0.1 * out**-0.5) if settings.linear_path else None
+        )
 
     def forward(self, points: Bags, generator: torch.Generator | None = None) -> Tensor:
         """Return unit vectors [B, ℓ]."""
@@ -97,7 +101,7 @@ class Network(Encoder):
         hidden = self.input(points) + self.bias
         hidden = F.relu(hidden) if self.nonlinear else hidden
         output = steady_linear(hidden, self.output.weight, self.output.bias)
-        return output if self.straight is None else output + self.straight(points)
+        return output if self.linear_path is None else output + self.linear_path(points)
 
 
 class Dxml(NeighbourModel):
@@ -140,7 +144,7 @@ class Dxml(NeighbourModel):
             graph = label_graph(Y, settings.weighted_edges) if settings.graph is None else self.given_graph(Y.shape[1])
             walks = Walks(settings.walks_per_label, settings.walk_length)
             V = deepwalk(graph, width, run.numbers("labels"), walks, settings.deterministic)
-        return torch.from_numpy(V if settings.targets == "raw" else whitened(V))
+        return torch.from_numpy(whitened(V) if settings.whiten else V)
 
     def given_graph(self, labels: int) -> csr_array:
         """Read the user's graph of labels, which names them."""

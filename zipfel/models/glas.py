@@ -38,7 +38,7 @@ from zipfel.models.learner import (
 from zipfel.negatives import hardest, holds, sampled_positives
 from zipfel.nn import losses, regularizers
 from zipfel.nn.classifiers import OneVsAll
-from zipfel.nn.encoders import Encoder, NormedLinear, Table, drop_features, unique_ids
+from zipfel.nn.encoders import EmbeddingTable, Encoder, NormedLinear, drop_features, unique_ids
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import Bags
@@ -98,7 +98,7 @@ class Embedding(Encoder):
         super().__init__()
         d = settings.dimension
         self.nonlinear = settings.has_relu(features)
-        self.input = Table(features, d, generator, scale=d**-0.5)
+        self.input = EmbeddingTable(features, d, generator, std=d**-0.5)
         self.bias = nn.Parameter(torch.zeros(d))
         self.layers = nn.ModuleList(NormedLinear(d, d, generator) for _ in range(settings.layers - 1))
 
@@ -239,7 +239,7 @@ class Glas(Model):
 
     def add_features(self, count: int, generator: torch.Generator) -> None:
         """Append features with random vectors; the choice of a ReLU stays."""
-        self.embedding.input.grow(count, generator, scale=self.settings.dimension**-0.5)
+        self.embedding.input.grow(count, generator, std=self.settings.dimension**-0.5)
         self.settings = replace(self.settings, nonlinear=self.embedding.nonlinear)
         self.features += count
 

@@ -32,7 +32,7 @@ from zipfel.models.tokens import start_tokens
 from zipfel.negatives import list_bags, pooled, within
 from zipfel.nn import losses
 from zipfel.nn.classifiers import OneVsAll
-from zipfel.nn.encoders import Ready, Table, TextBlock, dropped, unique_ids, weighted_sum
+from zipfel.nn.encoders import EmbeddingTable, PredictionEncoder, TextBlock, dropped, unique_ids, weighted_sum
 from zipfel.training.run import Run, State, part_of, with_prefix
 from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import Bags, stored
@@ -96,7 +96,7 @@ class Features(nn.Module):
     def __init__(self, features: int, settings: LightSettings, generator: torch.Generator) -> None:
         super().__init__()
         self.unit, self.dropout = settings.cosine, settings.dropout
-        self.tokens = Table(features, settings.dimension, generator, scale=settings.dimension**-0.5)
+        self.tokens = EmbeddingTable(features, settings.dimension, generator, std=settings.dimension**-0.5)
         self.block = TextBlock(settings.dimension) if settings.residual else None
 
     def forward(self, points: Bags, generator: torch.Generator) -> Tensor:
@@ -105,9 +105,9 @@ class Features(nn.Module):
         vectors: Tensor = encode(self.tokens(points), self.dropout, generator)
         return F.normalize(vectors, dim=1) if self.unit else vectors
 
-    def ready(self) -> Ready:
-        """Return the encoder of prediction."""
-        return Ready(self.tokens, self.block, self.unit)
+    def prediction_encoder(self) -> PredictionEncoder:
+        """Return the encoder that prediction uses."""
+        return PredictionEncoder(self.tokens, self.block, self.unit)
 
 
 class LabelEncoder(nn.Module):
@@ -173,8 +173,8 @@ class LightDxml(Model):
         settings = self.settings
         self.classifier.restore_lengths()
         if self.index is None and settings.token_init != "random":  # Step 1
-            tokens, spread = self.encoder.tokens, settings.dimension**-0.5
-            start_tokens(tokens, lesson, settings.token_init, spread, run, settings.deterministic)
+            tokens, std = self.encoder.tokens, settings.dimension**-0.5
+            start_tokens(tokens, lesson, settings.token_init, std, run, settings.deterministic)
         outcome = self.learn(lesson, run)
         if lesson.validation and settings.beta is None:
             self.beta = chosen_beta(figures_by_beta(self.learners()[0], lesson.validation, lesson))
@@ -295,8 +295,8 @@ class LightDxml(Model):
     @torch.no_grad()
     def encoded(self, X: csr_array) -> Tensor:
         """Return the vectors of points, [N, D]."""
-        ready, starts = self.encoder.ready(), range(0, X.shape[0], BATCH)
-        return torch.cat([ready(bags(X[start : start + BATCH]).to(self.device())) for start in starts])
+        encode, starts = self.encoder.prediction_encoder(), range(0, X.shape[0], BATCH)
+        return torch.cat([encode(bags(X[start : start + BATCH]).to(self.device())) for start in starts])
 
     def build(self, seed: int) -> None:
         """Index the vectors of labels."""
@@ -312,7 +312,7 @@ class LightDxml(Model):
         scale, offset = self.classifier.scale_and_offset()
         mixed = MixedClassifier(self.label_vectors, self.classifier.composed(), scale, offset, self.counts, self.beta,
                       self.settings.width(len(self.counts)))  # fmt: skip
-        return [Learner(self.encoder.ready(), self.index, mixed, self.device())]
+        return [Learner(self.encoder.prediction_encoder(), self.index, mixed, self.device())]
 
     @torch.no_grad()
     def text_scores(self, predictor: Predictor, X: csr_array, Z: csr_array) -> Tensor:
@@ -361,7 +361,7 @@ class LightDxml(Model):
 
     def add_features(self, count: int, generator: torch.Generator) -> None:
         """Append tokens with random vectors."""
-        self.encoder.tokens.grow(count, generator, scale=self.settings.dimension**-0.5)
+        self.encoder.tokens.grow(count, generator, std=self.settings.dimension**-0.5)
         self.features += count
 
     def add_labels(self, count: int, generator: torch.Generator) -> None:

@@ -68,7 +68,7 @@ class Mnn(NeighbourModel):
         """Draw new weights."""
         device, width = self.device(), self.settings.width(self.features)
         self.encoder = AveragingNetwork(self.features, width, generator).to(device)  # f_x
-        self.labels = AveragingNetwork(self.label_count, width, generator).to(device)  # f_y
+        self.label_encoder = AveragingNetwork(self.label_count, width, generator).to(device)  # f_y
 
     # --- Learning, Sec. 3 --------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class Mnn(NeighbourModel):
         points, own = bags(part.X, rows).to(device), bags(part.Y, rows).to(device)
         with torch.autocast(device.type, enabled=False):  # a cosine of two or three digits is not enough for (9)
             f_x = self.encoder(points, settings.feature_dropout, generator)
-            cosines = f_x @ self.labels(own).T  # [B, B], Eq. (8)
+            cosines = f_x @ self.label_encoder(own).T  # [B, B], Eq. (8)
         draws = settings.negatives or usual_negatives(own)
         others = drawn_others(len(rows), draws, generator).to(device)  # [B, h]
         return {"matching": losses.matching(cosines.diagonal(), cosines.gather(1, others), settings.margin)}
@@ -96,13 +96,13 @@ class Mnn(NeighbourModel):
         """Return one learner: by the nearest points, or by the nearest f_y of a single label."""
         if self.settings.decoder == "neighbours":
             return super().learners()
-        vectors = F.normalize(self.labels.table.rows.detach(), dim=1)
+        vectors = F.normalize(self.label_encoder.table.rows.detach(), dim=1)
         return [Learner(self.encoder, ExactIndex(vectors), CosineClassifier(vectors, half_cosine), self.device())]
 
     def add_labels(self, count: int, generator: torch.Generator) -> None:
         """Append labels with random vectors."""
         super().add_labels(count, generator)
-        self.labels.table.grow(count, generator, scale=self.labels.table.rows.shape[1] ** -0.5)
+        self.label_encoder.table.grow(count, generator, std=self.label_encoder.table.rows.shape[1] ** -0.5)
 
 
 def usual_negatives(own: Bags) -> int:

@@ -30,7 +30,7 @@ from zipfel.models.base import Lesson
 from zipfel.models.decaf_settings import DecafSettings
 from zipfel.models.learner import BATCH, evenly_spaced, validation_of
 from zipfel.nn import losses
-from zipfel.nn.encoders import Ready, Table, TextBlock
+from zipfel.nn.encoders import EmbeddingTable, PredictionEncoder, TextBlock
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Schedule, train
 from zipfel.types import Bags, stored
@@ -61,10 +61,10 @@ class Shortlister(nn.Module):
     clusters: Tensor  # of each label, [L], or its leaf; empty where labels have vectors of their own
     beam: Tensor  # clusters, leaves or labels that a search opens
 
-    def __init__(self, tokens: Table, documents: TextBlock, settings: DecafSettings) -> None:
+    def __init__(self, tokens: EmbeddingTable, document_block: TextBlock, settings: DecafSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.tokens, self.documents = tokens if settings.lite else deepcopy(tokens), deepcopy(documents)
+        self.tokens, self.document_block = tokens if settings.lite else deepcopy(tokens), deepcopy(document_block)
         self.register_buffer("heads", torch.zeros(0, settings.dimension))
         self.register_buffer("clusters", torch.zeros(0, dtype=torch.int32))
         self.register_buffer("beam", torch.tensor(0))
@@ -101,10 +101,11 @@ class Shortlister(nn.Module):
         """Return the offset of clusters' scores, where they are a factor of labels' scores; else None."""
         return None
 
-    def encoder(self) -> Ready:
+    def encoder(self) -> PredictionEncoder:
         """Return the encoder of the search."""
         settings = self.settings
-        return Ready(self.tokens, self.documents.eval() if settings.residual else None, settings.cosine, settings.relu)
+        block = self.document_block.eval() if settings.residual else None
+        return PredictionEncoder(self.tokens, block, settings.cosine, settings.relu)
 
     @torch.no_grad()
     def encoded(self, part: Part) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
@@ -158,7 +159,7 @@ class Shortlister(nn.Module):
     # --- New labels and tokens ----------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def take_new_tokens(self, tokens: Table) -> bool:
+    def take_new_tokens(self, tokens: EmbeddingTable) -> bool:
         """Take the vectors of tokens that have none here yet; return whether there are any."""
         new = ~self.tokens.rows.any(dim=1)
         self.tokens.rows[new] = tokens.rows[new]

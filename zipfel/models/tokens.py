@@ -10,16 +10,16 @@ from torch import Tensor
 from zipfel.data.token_vectors import read_vectors, train_fasttext
 from zipfel.errors import ConfigError, DataError, did_you_mean
 from zipfel.models.base import Lesson
-from zipfel.nn.encoders import Table
+from zipfel.nn.encoders import EmbeddingTable
 from zipfel.training.run import Run
 
 
 def start_tokens(
-    table: Table, lesson: Lesson, token_init: str, spread: float, run: Run, deterministic: bool = True
+    table: EmbeddingTable, lesson: Lesson, token_init: str, std: float, run: Run, deterministic: bool = True
 ) -> None:
     """Initialise token vectors with FastText on the texts of train (`fasttext`), or with those of a file.
 
-    spread: the standard deviation of random ones, to which learning rates are tuned; vectors are scaled to it.
+    std: the standard deviation of random ones, to which learning rates are tuned; vectors are scaled to it.
     """
     rows = table.rows
 
@@ -30,7 +30,7 @@ def start_tokens(
     known = loaded.abs().amax(dim=1) > 0
     if not bool(known.any()):
         raise DataError(f"{token_init} has a vector for none of {len(known):,} terms")
-    loaded = loaded / loaded[known].square().mean().sqrt() * spread
+    loaded = loaded / loaded[known].square().mean().sqrt() * std
     rows.copy_(torch.where(known[:, None], loaded, rows))
 
 

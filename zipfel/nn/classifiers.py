@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zipfel.nn.encoders import Table
+from zipfel.nn.encoders import EmbeddingTable
 
 
 class Combination(nn.Module):
@@ -38,7 +38,7 @@ class OneVsAll(nn.Module):
     ) -> None:
         super().__init__()
         self.cosine = cosine
-        self.labels = Table(labels, width, generator, scale=width**-0.5)
+        self.labels = EmbeddingTable(labels, width, generator, std=width**-0.5)
         start = (2.5 * math.log(max(labels, 2)) if scale is None else float(scale)) if cosine else 1.0
         self.scale = nn.Parameter(torch.tensor(start), requires_grad=cosine)
         self.offset = nn.Parameter(torch.tensor(-start / 3 if cosine else 0.0), requires_grad=cosine)
@@ -78,4 +78,4 @@ class OneVsAll(nn.Module):
     def grow(self, count: int, generator: torch.Generator) -> None:
         """Append `count` labels with random vectors."""
         self.restore_lengths()
-        self.labels.grow(count, generator, scale=self.labels.rows.shape[1] ** -0.5)
+        self.labels.grow(count, generator, std=self.labels.rows.shape[1] ** -0.5)

@@ -30,16 +30,18 @@ class Encoder(nn.Module):
         return vectors
 
 
-class Table(nn.Module):
+class EmbeddingTable(nn.Module):
     """A vector of D numbers for each of V ids; a bag's vector is the weighted sum of its rows.
+
+    std: the standard deviation of the random numbers that the rows start with.
 
     Only the rows that a batch touches cost anything: in training, each use records their ids and a leaf of the autograd
     graph, where the optimiser finds their gradient. (docs/decisions/007-sparse-rows.md)
     """
 
-    def __init__(self, size: int, width: int, generator: torch.Generator, scale: float) -> None:
+    def __init__(self, size: int, width: int, generator: torch.Generator, std: float) -> None:
         super().__init__()
-        self.rows = nn.Parameter(torch.empty(size, width).normal_(0, scale, generator=generator), requires_grad=False)
+        self.rows = nn.Parameter(torch.empty(size, width).normal_(0, std, generator=generator), requires_grad=False)
         # uses in this step: (ids [U], leaf [U, D] with their gradient); ids None: all rows
         self.touched: list[tuple[Tensor | None, Tensor]] = []
 
@@ -47,14 +49,14 @@ class Table(nn.Module):
         """Return the weighted sums, [B, D]; an empty bag is 0."""
         if not (self.training and torch.is_grad_enabled()):
             return weighted_sum(bags.ids, self.rows, bags)
-        turned = bags.turned if isinstance(bags, Reused) else Turned.of(bags)
-        leaf = self.rows.new_empty(1, 1).expand(len(turned.unique), self.rows.shape[1])  # takes a gradient, no memory
-        self.touched.append((turned.unique, leaf.requires_grad_()))
-        return _BagSum.apply(leaf, self.rows, bags, turned.by_id)  # type: ignore[no-any-return, no-untyped-call]
+        unique, by_id = bags.transposed if isinstance(bags, Reused) else TransposedBags.of(bags)
+        leaf = self.rows.new_empty(1, 1).expand(len(unique), self.rows.shape[1])  # takes a gradient, no memory
+        self.touched.append((unique, leaf.requires_grad_()))
+        return _BagSum.apply(leaf, self.rows, bags, by_id)  # type: ignore[no-any-return, no-untyped-call]
 
-    def grow(self, count: int, generator: torch.Generator, scale: float) -> None:
+    def grow(self, count: int, generator: torch.Generator, std: float) -> None:
         """Append random rows."""
-        more = Table(count, self.rows.shape[1], generator, scale).rows.to(self.rows.device)
+        more = EmbeddingTable(count, self.rows.shape[1], generator, std).rows.to(self.rows.device)
         self.rows = nn.Parameter(torch.cat([self.rows.detach(), more]), requires_grad=False)
 
     def gather(self, ids: Tensor | None = None) -> Tensor:
@@ -81,14 +83,14 @@ def weighted_sum(ids: Tensor, rows: Tensor, bags: Bags) -> Tensor:
     )
 
 
-class Turned(NamedTuple):
+class TransposedBags(NamedTuple):
     """Bags transposed: the ids that occur, and for each id a bag of the numbers of the bags that contain it."""
 
     unique: Tensor  # [U] sorted
     by_id: Bags  # U bags
 
     @classmethod
-    def of(cls, bags: Bags) -> Turned:
+    def of(cls, bags: Bags) -> TransposedBags:
         """Transpose bags."""
         unique, inverse = unique_ids(bags.ids)
         order = inverse.argsort(stable=True)
@@ -107,9 +109,9 @@ class Reused(Bags):
         return cls(bags.ids, bags.weights, bags.offsets)
 
     @cached_property
-    def turned(self) -> Turned:
+    def transposed(self) -> TransposedBags:
         """The transposed bags."""
-        return Turned.of(self)
+        return TransposedBags.of(self)
 
 
 class _BagSum(torch.autograd.Function):
@@ -200,8 +202,8 @@ class TextBlock(nn.Module):
             self.left.fill_(len(self.left) ** -0.5)
 
 
-class ReadyBlock(nn.Module):
-    """A text block for prediction, in products of whole numbers, which are exact: results do not depend on the batch.
+class QuantizedTextBlock(nn.Module):
+    """A text block for prediction, quantized to integers, whose products are exact: results do not depend on the batch.
 
     R without its diagonal, which is large and kept apart, is rounded to whole numbers of 16 bits times a step for each
     row, and its argument to 23 bits. A single point on a CPU uses parts of 8 bits: most of its time is spent on reading
@@ -241,15 +243,15 @@ class ReadyBlock(nn.Module):
         return np.asarray(own * sums + diagonal * hidden + product * (np.float64(step) * steps))
 
 
-class Ready(Encoder):
-    """Points for prediction: x̂ = E(r) of their tokens, or r̂ where there is no block; with `unit`, of length 1."""
+class PredictionEncoder(Encoder):
+    """Encodes points for prediction: x̂ = E(r) of their tokens, or r̂ without a block; with `unit`, of length 1."""
 
-    def __init__(self, tokens: Table, block: TextBlock | None, unit: bool, relu: bool = False) -> None:
+    def __init__(self, tokens: EmbeddingTable, block: TextBlock | None, unit: bool, relu: bool = False) -> None:
         super().__init__()
         self.tokens, self.unit, self.relu = tokens, unit, relu
-        self.block = None if block is None else ReadyBlock(block)
+        self.block = None if block is None else QuantizedTextBlock(block)
 
-    def train(self, mode: bool = True) -> Ready:
+    def train(self, mode: bool = True) -> PredictionEncoder:
         """Do nothing: nothing here learns, and E, which may be learning elsewhere, is only read."""
         return self
 
@@ -348,7 +350,7 @@ class AveragingNetwork(Encoder):
 
     def __init__(self, size: int, width: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.table = Table(size, width, generator, scale=width**-0.5)
+        self.table = EmbeddingTable(size, width, generator, std=width**-0.5)
 
     def forward(self, bags: Bags, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
         """Return unit vectors [B, D]; each entry of a bag is dropped with probability `dropout`."""

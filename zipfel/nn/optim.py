@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from zipfel.nn.encoders import Table, unique_ids
+from zipfel.nn.encoders import EmbeddingTable, unique_ids
 
 BETAS = (0.9, 0.999)  # of Adam
 BLOCK = 1 << 22  # numbers of a table updated at a time
@@ -25,7 +25,7 @@ class Optimiser:
 
     def __init__(self, module: nn.Module) -> None:
         self.steps = 0
-        self.tables = {name: part for name, part in module.named_modules() if isinstance(part, Table)}
+        self.tables = {name: part for name, part in module.named_modules() if isinstance(part, EmbeddingTable)}
         self.state = {n: [torch.zeros_like(t.rows) for _ in self.moments] for n, t in self.tables.items()}
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.dense = self.dense_part(self.parameters) if self.parameters else None
@@ -120,7 +120,7 @@ class Sgd(Optimiser):
         table.detach().index_copy_(0, ids, rows.add_(velocity, alpha=-rate))
 
 
-def _has_gradient(table: Table) -> bool:
+def _has_gradient(table: EmbeddingTable) -> bool:
     return any(leaf.grad is not None for _, leaf in table.touched)
 
 

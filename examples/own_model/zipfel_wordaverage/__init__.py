@@ -23,7 +23,7 @@ from zipfel.models.base import Lesson, Model
 from zipfel.models.learner import CosineClassifier, Learner, labelled, precision_at_1, validation_of
 from zipfel.nn import losses
 from zipfel.nn.classifiers import OneVsAll
-from zipfel.nn.encoders import Encoder, Table
+from zipfel.nn.encoders import EmbeddingTable, Encoder
 from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import Bags
@@ -44,7 +44,7 @@ class WordVectors(Encoder):
 
     def __init__(self, features: int, width: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.words = Table(features, width, generator, scale=width**-0.5)
+        self.words = EmbeddingTable(features, width, generator, std=width**-0.5)
 
     def unscaled(self, points: Bags) -> Tensor:
         """Return the sums, [B, D]."""
