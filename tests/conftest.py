@@ -27,7 +27,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def in_other_processes() -> Callable[[str, Path], set[str]]:
-    """Return what code that imports from a folder of tests prints in processes with other hashes of strings."""
+    """Return the output of code, which may import from a folder of tests, in processes with different hash seeds."""
 
     def printed(code: str, folder: Path) -> set[str]:
         found = set()
@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
 @pytest.fixture
 def zipfel_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    """Run the command line in this process, through the same door as a shell does."""
+    """Run the command line in this process, through the entry point that a shell uses."""
     from zipfel.cli.main import main
 
     def run(*words: object) -> Outcome:

@@ -50,7 +50,7 @@ def coverage(ranking, truth, k):
 
 
 def propensity_scored(ranking, truth, weights, k, metric):
-    """Σ over points of what was gained, over Σ of what could have been gained; metric: PSP, PSnDCG or PSR."""
+    """Σ over points of the gain, divided by Σ of the largest possible gain; metric: PSP, PSnDCG or PSR."""
     gained = possible = 0.0
     for row, right in zip(ranking, truth, strict=True):
         gains = [weights[label] if label in right else 0.0 for label in row[:k]]
@@ -157,7 +157,7 @@ def tokens(text, symbols=False):
 
 
 def folded(text):
-    """One form for what is the same but for case, width or how an accent is written; a lone accent is none."""
+    """Normalise case, width and the encoding of accents; a lone accent is dropped."""
     kept, after_blank = "", False
     for character in unicodedata.normalize("NFKC", text):
         if not (after_blank and within(character, ACCENTS)):
@@ -369,7 +369,7 @@ def hardest_negatives(scores, left_out, count):
 def vote(query, points, truth, labels, neighbours, sharpness, found=None):
     """Labels best first, as (label, score): shares of the vote, then labels without one by frequency, with score None.
 
-    found: the points that an index found, -1 for none; all of them unless told.
+    found: the points that an index returned, -1 for none; None means all points.
     """
     places = [place for place in (range(len(points)) if found is None else found) if place >= 0]
     nearest = sorted(places, key=lambda place: (-dot(query, points[place]), place))[:neighbours]

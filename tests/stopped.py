@@ -1,4 +1,4 @@
-"""Runs that stop at a chosen place, as a killed process does."""
+"""Runs that stop at a chosen step, as a killed process does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Stop(Exception):  # noqa: N818
 
 
 def stops_after(times: int, stage: str = "") -> Callable[[Run], None]:
-    """Stop a run right after a stage, or any, was kept for so many times."""
+    """Stop a run right after it has kept results `times` times: of one stage, or of any."""
 
     def prepare(run: Run) -> None:
         plain, left = run.keep, list(range(times))

@@ -1,4 +1,4 @@
-"""Data frames, series and Arrow tables go into `Tagger` as they are, and mean what they mean at the command line."""
+"""Data frames, series and Arrow tables as input of `Tagger`; they are read as the command line reads tables."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_tags_that_are_refused(y, message):
         made().fit(TEXTS, y)
 
 
-def test_a_forgotten_separator_is_told():
+def test_a_missing_separator_gives_a_warning():
     with pytest.warns(UserWarning, match=r"most labels contain ';', as in 'a;b'.* set it with Tagger\(sep=\.\.\.\)"):
         made().fit(["apple", "wave"] * 4, pandas.Series(["a;b", "b;c"] * 4))
 

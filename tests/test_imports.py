@@ -1,4 +1,4 @@
-"""What importing costs, which part of zipfel may import which, and which parts know a model only by its contract."""
+"""The cost of imports, which part of zipfel may import which, and which parts know a model only by its contract."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def words_in(tree: ast.AST) -> set[str]:
 
 
 def contract_breaches(path: Path, source: str) -> list[str]:
-    """Return what a file knows about models beyond their contract."""
+    """Return the lines of a file that use models beyond their contract."""
     tree = ast.parse(source)
     breaches = [(line, f"imports {name}") for line, name in imports(path, tree) if is_model_module(name)]
     breaches += [*reflections(tree), *tried_attributes(tree)]

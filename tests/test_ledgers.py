@@ -16,7 +16,7 @@ LEDGERS = HOUSE.parent / "docs" / "papers"
 
 
 def names_of(tree: ast.Module) -> set[str]:
-    """Return what a module defines: functions, classes, and their methods as Class.method."""
+    """Return the names that a module defines: functions, classes, and their methods as Class.method."""
     names = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

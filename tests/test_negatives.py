@@ -117,7 +117,7 @@ def test_no_positives_at_all(rows):
 
 @given(rows=owned, missed=st.booleans(), data=st.data())
 def test_pooled_equals_loops(rows, missed, data):
-    """What is right counts off the list too, or not at all; what is filtered never counts."""
+    """True labels that are not on the shortlist count with `missed`, and else do not; filtered labels never count."""
     near = [data.draw(st.lists(st.integers(0, LABELS - 1), min_size=1, max_size=4)) for _ in rows]
     out = [data.draw(st.sets(st.integers(0, LABELS - 1))) for _ in rows]
     for filtered in (None, packed([sorted(labels) for labels in out])):
@@ -131,7 +131,7 @@ def test_pooled_equals_loops(rows, missed, data):
             assert found.targets[row].tolist() == [float(label in own) for label in pool]
 
 
-def test_missed_labels_are_learned_from_unless_told():
+def test_labels_missing_from_the_shortlist_are_added_by_default():
     own, near = packed([[3], [1]]), packed([[0, 1], [1, 2]])
     with_them, without = pooled(own, near, None), pooled(own, near, None, missed=False)
     assert with_them.labels.tolist() == [0, 1, 2, 3]

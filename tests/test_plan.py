@@ -335,7 +335,7 @@ def test_a_model_of_neighbours_is_timed_with_all_its_points(data, monkeypatch):
 # --- Plans ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_names_the_choice_and_what_its_figures_rest_on(data):
+def test_a_plan_names_the_choice_and_the_basis_of_its_figures(data):
     made = plan.plan(data, settings={"dimension": 8, "epochs": 1}, device="cpu")
     assert (made.model, made.preset, made.why, made.device) == ("decaf", "default", "labels have texts", "cpu")
     assert (made.points, made.labels, made.warnings) == (len(data.train) * 19 // 20, 20, ())

@@ -468,13 +468,13 @@ def test_a_shortlist_is_refused_by_a_model_that_takes_none(model):
         ("decaf", None),
     ],
 )
-def test_label_texts_that_are_not_learned_from_are_told_before_training(monkeypatch, model, message):
+def test_a_model_that_ignores_label_texts_warns_before_training(monkeypatch, model, message):
     monkeypatch.setattr(model_class(model), "fit", lambda *_: stop())
     tagger = Tagger(model, device="cpu")
     with warnings.catch_warnings(record=True, action="always") as caught, pytest.raises(KeyboardInterrupt):
         tagger.fit(TEXTS, TAGS, label_texts={"sea": "boats", "car": " "})
-    told = [str(warning.message) for warning in caught if warning.category is ZipfelWarning]
-    assert [line[: len(message or "")] for line in told] == ([] if message is None else [message])
+    messages = [str(warning.message) for warning in caught if warning.category is ZipfelWarning]
+    assert [line[: len(message or "")] for line in messages] == ([] if message is None else [message])
     with warnings.catch_warnings(action="error"), pytest.raises(KeyboardInterrupt):
         Tagger(model, device="cpu").fit(TEXTS, TAGS, label_texts={"sea": ""})
 

@@ -47,7 +47,7 @@ def check_installed(purpose: str, extra: str, *packages: str) -> None:
 
 
 class ZipfelWarning(UserWarning):
-    """Training goes on, but not all of what was given is used; the message says what is not."""
+    """Training continues, but a part of the input is not used; the message says which."""
 
 
 def quoted(value: object, most: int = 60) -> str:

@@ -1,4 +1,4 @@
-"""What scikit-learn asks of `Tagger` beside fitting and tagging: parameters, tags, and what a fit leaves."""
+"""The scikit-learn interface of `Tagger` beside fitting and tagging: parameters, tags, fitted attributes."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def __sklearn_tags__(self) -> Any:
-        """Return what scikit-learn should know: it takes texts and sparse matrices, and needs y."""
+        """Return tags for scikit-learn: the estimator takes texts and sparse matrices, and needs y."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = tags.input_tags.string = tags.target_tags.required = True
         return tags
 
-    # --- What a fit leaves --------------------------------------------------------------------------------------------
+    # --- Fitted attributes --------------------------------------------------------------------------------------------
 
     def _fitted(self) -> Fitted:
         if self.fitted_ is not None:
@@ -104,7 +104,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def predictor_(self) -> Predictor:
-        """What ranks points: one learner, or an average of several."""
+        """The predictor, which ranks points: one learner, or an average of several."""
         return self._fitted().predictor
 
     @property

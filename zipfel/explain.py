@@ -9,7 +9,7 @@ from zipfel.models.base import Predictor
 
 
 class Reason(NamedTuple):
-    """A term of a text, what it adds to a label's score, and the characters [start, end) at which it occurs."""
+    """A term of a text, its contribution to a label's score, and the characters [start, end) at which it occurs."""
 
     term: str
     weight: float
@@ -17,7 +17,7 @@ class Reason(NamedTuple):
 
 
 def reasons(predictor: Predictor, features: TextFeatures, text: str, label: int) -> list[Reason]:
-    """Return what each known term of a text adds to a label's score, the largest part first."""
+    """Return the contribution of each known term of a text to a label's score, the largest first."""
     row, places = features.transform([text]), features.places(text)
     weights = predictor.explained(row, label).tolist()
     named = [

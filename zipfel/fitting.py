@@ -34,7 +34,7 @@ _PRINTS = "source.prints"  # name of the tensor of fingerprints in a saved model
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What is decided before training: the model and its settings, the features, the labels, and the source."""
+    """The decisions before training: the model and its settings, the features, the labels, and the source."""
 
     choice: Choice
     settings: Any
@@ -49,7 +49,7 @@ class Blueprint:
 
     @property
     def abilities(self) -> Abilities:
-        """What the model can do."""
+        """The abilities of the model."""
         return self.kind.abilities(self.settings)
 
     @classmethod
@@ -140,7 +140,7 @@ class Fitted:
     # --- Saving -------------------------------------------------------------------------------------------------------
 
     def saved(self, parameters: Mapping[str, Any]) -> persistence.Saved:
-        """Return what a saved model holds.  parameters: those of the tagger."""
+        """Return the content of a saved model.  parameters: those of the tagger."""
         blueprint, tensors = self.blueprint, self.model.tensors()
         documents: dict[str, Any] = {"labels": self.labels.as_json()}
         if blueprint.features is not None:
@@ -221,7 +221,7 @@ def grow(old: Fitted, sizes: Sizes, seed: int) -> None:
 
 
 def lesson_of(model: Model, dataset: Dataset, names: Sequence[str], validation: float | None, seed: int) -> Lesson:
-    """Return what a model learns from; without validation points, a share of train is held out.
+    """Return the data that a model learns from; without validation points, a share of train is held out.
 
     names: of labels.  validation: that share; None is the model's own.
     """

@@ -31,7 +31,7 @@ class Saved:
     """The content of a saved model: descriptions for `model.json`, JSON documents and tensors."""
 
     about: dict[str, Any]  # model, settings, sizes, training, ...
-    documents: dict[str, Any]  # name -> what `serve/name.json` holds
+    documents: dict[str, Any]  # name -> content of `serve/name.json`
     serve: State
     train: State
 
@@ -123,7 +123,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 
 def _checked_about(folder: Path) -> dict[str, Any]:
-    """Read `model.json`; raise DataError if a file is missing or has not the size with which it was written."""
+    """Read `model.json`; raise DataError if a file is missing or has another size than when it was written."""
     about = read_about(folder)
     for name, entry in about["files"].items():
         path = folder / name

@@ -1,8 +1,8 @@
-"""What training will cost: memory, disk and time, from a rehearsal on the data itself.
+"""The cost of training: memory, disk and time, from a rehearsal on the data itself.
 
 A rehearsal makes the features and the model in full size, takes a few steps of each stage on a part of the points,
 validates and predicts. Its times are scaled up: steps by their number, work for each point by the number of points.
-What differs from model to model is declared by the model (`Model.cost`, `rehearse`, `complete`).
+Models declare their own costs (`Model.cost`, `rehearse`, `complete`).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _does_not_fit(needed: int, device: str) -> str:
 
 @dataclass(frozen=True)
 class _Facts:
-    """A rehearsal: the model after it, the lessons in full and in short, and what the model and the clock say."""
+    """A rehearsal: the model after it, the lessons in full and in short, and the measured times and costs."""
 
     fitted: Fitted
     lesson: Lesson
@@ -136,7 +136,7 @@ class _Facts:
         )
 
     def stage_seconds(self) -> float:
-        """Return what stages without gradients take beyond their rehearsal."""
+        """Return the seconds of stages without gradients beyond their rehearsal."""
         stages = self.rehearsal.stages.values()
         by_points = sum(seconds for seconds, grows_with in stages if grows_with == "points")
         counted = sum(seconds for seconds, grows_with in stages if grows_with == "counted by the model")

@@ -32,10 +32,10 @@ from zipfel.types import Ranking
 class Tagger(Estimator):
     """Tags texts, or rows of sparse features, with labels.
 
-    model: a name out of `zipfel models`, or "auto": what fits the data, by its size, its label texts and the device;
+    model: a name out of `zipfel models`, or "auto": chosen by the size of the data, its label texts and the device;
     `chosen_` says which it was.  preset: "default", "fast" or "paper".  settings: changes to the preset, by name.
     text: how texts become features (`TextSettings`), by name.  validation: share of the points that is held out to
-    decide what is open, such as when to stop; None is the model's own share.  warm_start: a further `fit` continues
+    choose an epoch, calibrate, and so on; None is the model's own share.  warm_start: a further `fit` continues
     from the current weights, with the settings they were made with; new labels are added.  calibration: how held-out
     points turn scores into probabilities: "isotonic", "platt", "none", or "auto", the better of the first two.
     text_columns: the text columns of data frames; None takes those that the command line takes (title, text, ...).
@@ -173,7 +173,7 @@ class Tagger(Estimator):
             raise ConfigError(f"model auto is {choice.model} here ({choice.why}): {error}") from None
 
     def run_inputs(self, dataset: Dataset) -> dict[str, Any]:
-        """Return what a run with a folder is made from; only a run with equal inputs is resumed."""
+        """Return the inputs of a run with a folder; only a run with equal inputs is resumed."""
         choice, settings = self.choice(dataset)
         return {"model": choice.model, "settings": dataclasses.asdict(settings), "text": dict(self.text or {}),
                 "data": fingerprint(dataset, dataset.parts.values())}  # fmt: skip
@@ -264,7 +264,7 @@ class Tagger(Estimator):
         return tagging.per_label(self._fitted(), X, label_matrix(y, self.labels_.unique_names), threshold, filtered)
 
     def explain(self, text: str, label: str) -> list[Reason]:
-        """Return what each known term of a text adds to the score of a label, largest first."""
+        """Return the contribution of each known term of a text to the score of a label, largest first."""
         fitted = self._fitted()
         if fitted.blueprint.features is None:
             raise DataError("the model was fitted on a matrix of features: it has no words to explain a label by")
@@ -291,7 +291,7 @@ class Tagger(Estimator):
         persistence.save(self.saved(), Path(path), replace)
 
     def saved(self) -> persistence.Saved:
-        """Return what a saved model holds."""
+        """Return the content of a saved model."""
         return self._fitted().saved(self.get_params(deep=False) | {"warm_start": False, "verbose": 0})
 
     @classmethod

@@ -195,7 +195,7 @@ def tag(fitted: Fitted, requests: Sequence[Request]) -> list[Tagged]:
 def rank(fitted: Fitted, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
     """Return the best k labels of each row of X by the model's own scores, without filtered and removed labels.
 
-    A row without known features tells a model nothing: it gets the most frequent labels, by their share in train.
+    A row without known features gets the most frequent labels, scored by their share in train.
     """
     points, labels = X.shape[0], fitted.labels
     if filtered is not None and filtered.shape != (points, len(labels)):

@@ -45,7 +45,7 @@ json.dump(figures, open(report, "w"))
 
 
 def environment(folder: Path, name: str) -> None:
-    """Make something that runs as the python of an environment does; it is the one that runs the tests."""
+    """Make a fake environment whose `python` is the one that runs the tests."""
     python = folder / name / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
@@ -53,7 +53,7 @@ def environment(folder: Path, name: str) -> None:
 
 
 class Arena:
-    """Fake peers, a small data set, and what happened."""
+    """Fake peers, a small data set, and a record of the jobs that were started and their results."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.data, self.out = folder, folder / "tiny", folder / "out"
@@ -64,7 +64,7 @@ class Arena:
         environment(folder / "environments", "here")
         dataset = make(Synthetic(points=120, labels=12, seed=3))
         zipfel.write(dataset, self.data, "npz")
-        self.told: list[tuple[str, str, int]] = []
+        self.started: list[tuple[str, str, int]] = []
         self.heard: list[dict[str, Any]] = []
 
     def peer(self, name: str, more: str = "", environment: str = "here", **settings: object) -> Contestant:
@@ -75,11 +75,11 @@ class Arena:
         return peers(name, self.folder / "benchmarks", self.folder / "environments")[0]
 
     def race(self, *contestants: Contestant, heard: Callable[[Any], None] | None = None, **rules: Any) -> None:
-        Race(contestants, self.out, Rules(**{"seeds": 1, "limit": 60, **rules}), self._told, heard or self.heard.append
-             ).run([self.data])  # fmt: skip
+        limits = Rules(**{"seeds": 1, "limit": 60, **rules})
+        Race(contestants, self.out, limits, self._on_start, heard or self.heard.append).run([self.data])
 
-    def _told(self, data: str, job: Any, number: int, total: int) -> None:
-        self.told.append((job.part, job.contestant.name, job.seed))
+    def _on_start(self, data: str, job: Any, number: int, total: int) -> None:
+        self.started.append((job.part, job.contestant.name, job.seed))
 
     @property
     def pages(self) -> list[str]:
@@ -87,7 +87,7 @@ class Arena:
 
 
 def is_gone(pid: int) -> bool:
-    """Tell whether a process has ended, also where nobody has asked how."""
+    """Whether a process has ended, even if nobody has read its exit status."""
     status = Path(f"/proc/{pid}/stat")
     try:
         return status.read_text().rpartition(")")[2].split()[0] == "Z"

@@ -46,13 +46,13 @@ def test_means_and_standard_deviations_are_over_seeds():
     assert found["zb"].bins == ((1, 4, 2.0), (5, 90, 8.0))
 
 
-def test_a_later_line_of_a_seed_takes_the_place_of_the_earlier():
+def test_a_later_line_of_a_seed_replaces_the_earlier():
     again = [*RESULTS, line("gone", **{"P@1": 40.0}), line("peer", **{"P@1": 63.0})]
     found = {row.contestant: row.cell("P@1") for row in rows(again, "tiny")}
     assert (found["gone"], found["peer"]) == ("40.00", "63.00")
 
 
-def test_a_seed_that_failed_is_left_out_of_the_mean_and_told():
+def test_a_failed_seed_is_left_out_of_the_mean_and_reported():
     mixed = [line("a", **{"P@1": 10.0}), line("a", seed=1, status="crash")]
     assert rows(mixed, "tiny")[0].means["P@1"] == 10
     assert "| a: crash | **10.00** |" in markdown(mixed)
@@ -69,11 +69,11 @@ def test_our_model_is_chosen_on_validation_not_on_test():
     assert chosen(RESULTS, "tiny").contestant == "zb"
 
 
-def test_it_is_said_where_we_lose_and_by_how_much():
-    told = standing(RESULTS, "tiny")
+def test_the_summary_says_where_we_lose_and_by_how_much():
+    summary = standing(RESULTS, "tiny")
     expected = ("tiny: zb **loses** in P@5 (level with peer), PSP@1 (1.00 behind peer), PSP@5 (level with peer). "
                 "It is ahead in P@1 (by 1.00).")  # fmt: skip
-    assert told == expected
+    assert summary == expected
     better = [line("zb", "validation"), line("zb", **dict.fromkeys(("P@1", "P@5", "PSP@1", "PSP@5"), 50.5)), line("p")]
     won = "tiny: zb is ahead of every peer in P@1 (by 0.50), P@5 (by 0.50), PSP@1 (by 0.50), PSP@5 (by 0.50)."
     assert standing(better, "tiny") == won
@@ -81,7 +81,7 @@ def test_it_is_said_where_we_lose_and_by_how_much():
     assert "no model of ours" in standing(better[2:], "tiny")
 
 
-def test_the_page_has_all_contestants_and_what_failed():
+def test_the_page_has_all_contestants_and_failures():
     page = markdown(RESULTS)
     assert "| **zb** (chosen on validation) | 62.00 ± 2.00 |" in page
     assert "| za | **66.00 ± 0.00** |" in page
@@ -133,7 +133,7 @@ def test_readme_is_written_between_the_marks_and_checked(checkout, capsys):
     assert (checkout / "README.md").read_text() == written
 
 
-def test_a_readme_without_marks_or_results_is_told(checkout):
+def test_a_readme_without_marks_or_results_is_refused(checkout):
     (checkout / "README.md").write_text("# Title\n")
     with pytest.raises(SystemExit, match=r"README.md must have the lines"):
         readme.main([], checkout)
@@ -155,13 +155,13 @@ def test_exponents_by_least_squares_and_between_the_last_two():
     assert growth.exponents([10, 100, 1000], [1, 10, 10_000]) == pytest.approx((2, 3))
 
 
-def test_growth_tells_exponents_and_what_did_not_end():
+def test_growth_shows_exponents_and_unfinished_runs():
     sizes = [{"model": "m", "along": "labels", "size": size, "status": "ok", "train_seconds": size / 100,
               "predict_ms": size**0.5, "memory_mb": 7.0} for size in (100, 10_000)]  # fmt: skip
     late = {"model": "m", "along": "labels", "size": 10**6, "status": "time-out"}
-    told = growth.table([late, *sizes])
-    assert "| m | labels | 100 to 10,000 | 1.00 (1.00) |  | 0.50 (0.50) | 0.00 (0.00) |" in told
-    assert "- m, 1,000,000 labels: time-out" in told
+    table = growth.table([late, *sizes])
+    assert "| m | labels | 100 to 10,000 | 1.00 (1.00) |  | 0.50 (0.50) | 0.00 (0.00) |" in table
+    assert "- m, 1,000,000 labels: time-out" in table
     assert "m, e = 1.00" in growth.plot([late, *sizes])
 
 

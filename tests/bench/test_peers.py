@@ -1,4 +1,4 @@
-"""Adapters of peers: what they share, and the two that need nothing but numpy and scipy."""
+"""Adapters of peers: their common code, and the two that need only numpy and scipy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contestants in processes of their own: what is measured, what fails, what is run again."""
+"""Contestants in their own processes: measurements, failures, and repeated runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def arena(tmp_path, monkeypatch):
     return made
 
 
-def test_a_result_holds_what_was_measured_and_what_the_ranking_is_worth(arena):
+def test_a_result_has_measurements_and_metrics(arena):
     arena.race(arena.peer("plain", act="good", first=2), threads=3)
     (line,) = results.read_results(arena.out / results.NAME)
     assert arena.heard == [line]
@@ -56,7 +56,7 @@ def test_a_result_holds_what_was_measured_and_what_the_ranking_is_worth(arena):
 
 def test_all_contestants_of_a_seed_run_before_the_next_seed(arena):
     arena.race(arena.peer("b", act="good"), arena.peer("a", act="good"), seeds=2)
-    assert arena.told == [("test", "b", 0), ("test", "a", 0), ("test", "b", 1), ("test", "a", 1)]
+    assert arena.started == [("test", "b", 0), ("test", "a", 0), ("test", "b", 1), ("test", "a", 1)]
 
 
 def test_a_time_out_is_a_result_and_leaves_no_process_behind(arena):
@@ -100,7 +100,7 @@ def test_what_cannot_be_started_is_a_crash(arena):
     assert "denied" in arena.heard[0]["why"]
 
 
-def test_a_peer_that_is_not_installed_is_told_and_tried_again(arena):
+def test_a_peer_that_is_not_installed_is_reported_and_retried(arena):
     peer = arena.peer("absent", environment="nowhere", act="good")
     arena.race(peer)
     assert arena.heard[0]["status"] == "not installed"
@@ -117,12 +117,12 @@ def test_a_peer_that_is_not_installed_is_told_and_tried_again(arena):
     assert [line["status"] for line in results.latest(arena.heard)] == ["ok"]
 
 
-def test_what_has_a_line_is_not_run_again_unless_its_settings_changed(arena):
+def test_a_finished_job_is_not_run_again_unless_its_settings_changed(arena):
     arena.race(arena.peer("plain", act="good"), arena.peer("broken", act="crash"))
     arena.race(arena.peer("plain", act="good"), arena.peer("broken", act="crash"), seeds=2)
-    assert arena.told[2:] == [("test", "plain", 1), ("test", "broken", 1)]
+    assert arena.started[2:] == [("test", "plain", 1), ("test", "broken", 1)]
     arena.race(arena.peer("plain", act="good", first=1))
-    assert arena.told[4:] == [("test", "plain", 0)]
+    assert arena.started[4:] == [("test", "plain", 0)]
     assert arena.heard[-1]["settings"]["first"] == 1
 
 
@@ -169,7 +169,7 @@ def test_the_best_on_validation_is_tested_and_only_that(arena):
     best = max(tried, key=tried.__getitem__)
     tested = [line["settings"] for line in arena.heard if (line["part"], line["contestant"]) == ("test", "tuned")]
     assert tested == [{"act": "good", "first": best}] * 2
-    assert len(arena.told) == 3 + 2 * 2
+    assert len(arena.started) == 3 + 2 * 2
 
 
 def test_who_needs_texts_of_labels_does_not_run_without(arena):

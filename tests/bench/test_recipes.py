@@ -1,4 +1,4 @@
-"""Recipes of the repository: all can be read, and name what is known."""
+"""Recipes of the repository: all can be read, and all names in them are known."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def test_what_differs_for_a_data_set_goes_over_the_base(tmp_path):
     ("text", "problem"),
     [("[bas]\n", "did you mean 'base'"), ("[tune]\na = 3\n", "lists of values"), ("[base\n", "not valid TOML")],
 )
-def test_a_recipe_that_is_wrong_is_told(tmp_path, text, problem):
+def test_an_invalid_recipe_is_refused(tmp_path, text, problem):
     (tmp_path / "r.toml").write_text(text)
     with pytest.raises(DataError, match=rf"r\.toml: .*{problem}"):
         read_recipe(tmp_path / "r.toml")
 
 
-def test_unknown_names_are_told(tmp_path):
+def test_unknown_names_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="unknown model 'glass'; did you mean 'glas'"):
         models("glass", checkout())
     with pytest.raises(ConfigError, match="unknown peer 'omikuji'; did you mean 'omikuji-"):

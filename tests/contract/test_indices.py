@@ -1,4 +1,4 @@
-"""What holds for every index, over vectors drawn around many centres."""
+"""Tests that every index must pass, over vectors drawn around many centres."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_rows_that_exist_with_their_inner_products(index, width):
 
 @pytest.mark.parametrize("rows", [1, 2, 10])
 @pytest.mark.parametrize("width", [1, 2, 10, 20])
-def test_of_few_rows_the_best_are_found(kind, rows, width):
+def test_few_rows_are_searched_exactly(kind, rows, width):
     vectors, index = VECTORS[:rows], build_index(kind, VECTORS[:rows])
     shortlist = index.search(QUERIES, width)
     assert_sound(shortlist, QUERIES, vectors, width)
@@ -239,7 +239,7 @@ def test_recall_counts_what_is_found():
     assert recall(tilted, exact, queries, 2) == 1
 
 
-def test_without_faiss_an_exact_index_takes_its_place(kind, index, monkeypatch, recwarn):
+def test_without_faiss_an_exact_index_is_used(kind, index, monkeypatch, recwarn):
     state = index.state()
     monkeypatch.setitem(sys.modules, "faiss", None)
     if kind == "exact":

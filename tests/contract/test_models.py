@@ -1,4 +1,4 @@
-"""What holds for every model, on planted data with a known answer.
+"""Tests that every model must pass, on planted data with a known answer.
 
 All built-in models are tested, some of them in several settings. ZIPFEL_CONTRACT_MODEL names another model, which is
 then the only one tested, with the settings in ZIPFEL_CONTRACT_SETTINGS (JSON). See "Add a model" in CONTRIBUTING.md.
@@ -40,7 +40,7 @@ from zipfel.types import Ranking
 
 PLANTED = Synthetic(points=1500, labels=60, noise=0.3, test_share=0.2, seed=3)
 WORDS = Synthetic(points=500, labels=20, noise=0.2, test_share=0.2, texts=True, seed=1)
-# Small enough for two cores. A new built-in model gets a line; what follows a comma tells variants of a model apart.
+# Small enough for two cores. A new built-in model gets a line; a comma separates the model from the name of a variant.
 SETTINGS: dict[str, dict[str, Any]] = {
     "glas": {"dimension": 32, "epochs": 8, "min_steps": 1, "batch_size": 64, "learning_rate": 0.02},
     "mnn": {"dimension": 32, "epochs": 8, "batch_size": 64, "learning_rate": 0.01},

@@ -1,4 +1,4 @@
-"""Small data sets that use everything a format can hold, and what it means that two of them are equal."""
+"""Small data sets that use everything a format can hold, and a comparison of two data sets."""
 
 from __future__ import annotations
 

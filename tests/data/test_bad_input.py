@@ -1,4 +1,4 @@
-"""What is wrong with a file is told in one line that names the file and, where there is one, the line."""
+"""Errors in files are reported in one line with the name of the file and, where possible, the line number."""
 
 import gzip
 import io
@@ -70,18 +70,18 @@ def complaint(folder, settings=None, format=None):
 
 
 def cases(others, file, contents):
-    """Put each content into `file`, beside the other files; what is wrong is told of that file."""
+    """Put each content into `file`, beside the other files; the error must name that file."""
     return [(others | {file: content}, f"{file}{problem}") for content, problem in contents]
 
 
 def sparse_rows(file, header, column, others):
-    """Return all that may be wrong with a row of 3 columns, as a case each."""
+    """Return a case for each possible error in a row of 3 columns."""
     contents = [(f"{header}\n{row}\n0:1\n", ":2: " + problem.replace("COLUMN", column)) for row, problem in ROWS]
     return cases(others, file, contents)
 
 
 def headers(file, names, others):
-    """Return all that may be wrong with a header, as a case each."""
+    """Return a case for each possible error in a header."""
     return cases(others, file, [(text, ":1: " + problem.replace("NAMES", names)) for text, problem in HEADERS])
 
 
@@ -465,7 +465,7 @@ def test_what_should_be_a_file_and_is_none(tmp_path, name, kind):
     )
 
 
-def test_a_folder_in_the_place_of_a_second_file(tmp_path):
+def test_a_folder_instead_of_a_second_file(tmp_path):
     made(tmp_path / "sample", SPLIT | {"trn_X_Xf.txt": None})
     (tmp_path / "sample" / "trn_X_Xf.txt").mkdir()
     assert complaint(tmp_path / "sample") == "trn_X_Xf.txt (or .npy) is missing"
@@ -634,7 +634,7 @@ def test_a_parent_that_is_a_file(tmp_path):
     assert left_over(tmp_path) == ["file"]
 
 
-def test_a_file_cannot_take_the_place_of_a_folder(tmp_path):
+def test_a_file_instead_of_a_folder_is_refused(tmp_path):
     for path in (tmp_path, type(tmp_path)(".")):
         with pytest.raises(DataError, match="cannot be written: it is a folder"), files.new_file(path):
             pass
@@ -746,7 +746,7 @@ def test_new_file_keeps_the_old_one_where_writing_fails(tmp_path):
     ],
 )
 @pytest.mark.parametrize("command", [["info"], ["convert", "OUT", "--to", "lf"], ["split", "OUT"]], ids=lambda c: c[0])
-def test_the_command_line_tells_in_one_line_and_exits_with_2(tmp_path, zipfel_command, contents, line, command):
+def test_the_command_line_prints_one_line_and_exits_with_2(tmp_path, zipfel_command, contents, line, command):
     folder = made(tmp_path / "sample", contents)
     word, *more = [str(tmp_path / "out") if word == "OUT" else word for word in command]
     code, out, err = zipfel_command("data", word, folder, *more)

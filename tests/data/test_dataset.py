@@ -1,4 +1,4 @@
-"""A data set is checked where it is made: what fits is kept and left untouched, what does not is named."""
+"""A data set is checked where it is made: valid arrays are kept unchanged, invalid ones are named in an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ X2 = csr_array([[0.5, 0, 0, 2], [0, 1, 0, 0]])
 
 
 def raw(dense, dtype=np.float64, index=np.int32):
-    """A CSR array with all that a canonical one has not: columns that fall, a column twice, a stored zero."""
+    """A CSR array that is not canonical: unsorted columns, a repeated column, a stored zero."""
     rows = [
         [(column, value) for column, value in enumerate(row) if value] + [(0, 0)] for row in np.asarray(dense).tolist()
     ]
@@ -155,7 +155,7 @@ def test_parts_must_have_the_same_text_fields():
 
 
 def full():
-    """Three labels, of which the last has no point in train; a filter for every part."""
+    """Three labels, the last without points in train; a filter for every part."""
     return Dataset(
         train=Part([[1, 1, 0], [1, 0, 0]], X2, {"t": ["a", "b"]}, ["p", "q"], filtered=[[0, 1, 1], [0, 0, 0]]),
         test=Part([[0, 1, 1]], [[0, 0, 7, 0]], {"t": ["c"]}, ["r"], filtered=[[0, 0, 1]]),

@@ -895,7 +895,7 @@ def test_any_texts_come_back(tmp_path_factory, name, dataset):
 
 
 def traced(work):
-    """Return what remains and what was held at most, in bytes."""
+    """Return the memory held at the end, and its peak, in bytes."""
     tracemalloc.start()
     try:
         result = work()
@@ -1019,7 +1019,7 @@ def test_an_empty_separator_is_refused():
         TableSettings(sep="")
 
 
-def test_formats_are_told_from_files_too(tmp_path):
+def test_formats_are_recognized_by_file_names_too(tmp_path):
     assert format_of(tmp_path / "a.tsv.gz") == "tsv"
     assert format_of(tmp_path / "a_train.txt") == "repository"
     with pytest.raises(DataError, match="unknown format 'cvs'; did you mean 'csv'"):

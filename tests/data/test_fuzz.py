@@ -127,7 +127,7 @@ MANGLED = {
 
 
 def result_or_complaint(path: Path, work: Callable[[], Any]) -> Any:
-    """Return what was read, or None where an error of the right kind says in one line what is wrong."""
+    """Return the result, or None if an error of the right kind was raised with a message of one line."""
     try:
         return work()
     except ZipfelError as error:
@@ -142,7 +142,7 @@ def read_or_complaint(path: Path) -> Dataset | None:
     return result_or_complaint(path, lambda: zipfel.read(path))
 
 
-# What a file holds, told a second time and slowly
+# Slow second readers of each format, to compare with
 
 
 def unpacked(path: Path) -> bytes:
@@ -195,7 +195,7 @@ def check_split(folder: Path, dataset: Dataset) -> None:
 
 
 def check_labels(part, labels: list[list[int]]) -> None:
-    """Compare labels; those that a filter took out are all that may be missing."""
+    """Compare labels; only labels that a filter removed may be missing."""
     found, filtered = labels_of(part.Y), [[]] * len(labels) if part.filtered is None else labels_of(part.filtered)
     assert len(found) == len(labels)
     for row, expected, out in zip(found, labels, filtered, strict=True):
@@ -260,7 +260,7 @@ CHECKS = {
 
 
 def check(format: str, contents: dict[str, bytes], folder: Path) -> bool:
-    """Write the files, read them, and compare where that is possible; tell whether it was."""
+    """Write the files, read them, and compare the result; return whether they could be read."""
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     dataset = read_or_complaint(folder)

@@ -192,7 +192,7 @@ def test_a_missing_file_of_parents(tickets):
 
 
 def slow_consistent(scores, names, tree):
-    """State the rule as a loop: a label scores the most of itself and of what is below it."""
+    """State the rule as a loop: a label's score is the highest of its own and those below it."""
     raised = dict(scores)
     for name, score in scores.items():
         for above in tree.ancestors(name):

@@ -228,7 +228,7 @@ def test_missing_package_is_named(monkeypatch):
         icd10cm.load()
 
 
-def test_package_without_the_list_is_told(monkeypatch, tmp_path):
+def test_a_package_without_the_list_is_an_error(monkeypatch, tmp_path):
     class Spec:
         submodule_search_locations = (str(tmp_path),)
 

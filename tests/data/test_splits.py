@@ -1,4 +1,4 @@
-"""What is held out: by content and seed alone, equal points together, about as many as asked for."""
+"""Held-out points: chosen by content and seed alone, equal points together, about the requested share."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_seeds_give_independent_splits_and_the_same_seed_the_same(texts):
             assert 400 < len(halves[one] & halves[other]) < 600  # half of a half, by chance
 
 
-def test_what_is_held_out_is_like_what_stays():
+def test_held_out_points_resemble_the_remaining_ones():
     """Labels and lengths must not depend on the side: a hash that leaves a pattern would show here."""
     contents = np.arange(4_000)
     for texts in (False, True):

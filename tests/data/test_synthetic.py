@@ -136,7 +136,7 @@ def test_oracle_does_not_depend_on_the_batch(middle: Dataset):
     assert np.array_equal(oracle(MIDDLE, middle.test.X[1000:1100]).ids, whole.ids[1000:1100])
 
 
-def test_label_text_alone_tells_labels_even_unseen_ones(middle: Dataset):
+def test_label_texts_alone_predict_labels_even_unseen_ones(middle: Dataset):
     ranking = _by_text(middle)
     frequent = np.argmax(middle.label_counts)
     guess = np.full((len(middle.test), 1), frequent)

@@ -89,8 +89,8 @@ def test_places_of_terms_runs_and_repeated_words():
 
 
 @pytest.mark.parametrize("symbols", [False, True])
-def test_every_character_does_in_words_what_the_plain_statement_says(symbols):
-    """Of the two planes that scripts stand on, and a few of the others, all characters, some hundred in a text."""
+def test_every_character_is_tokenized_as_by_the_slow_reference(symbols):
+    """All characters of the two planes that have scripts, and of a few others; some hundred in each text."""
     codes = [*range(0x20000), *range(0x20000, 0x110000, 997), *range(0xE0000, 0xE0200)]
     for start in range(0, len(codes), 200):
         text = ". ".join(f"a{chr(code)}b{chr(code)}" for code in codes[start : start + 200])
@@ -167,7 +167,7 @@ def test_how_accents_are_written_makes_no_difference(text):
 
 
 @given(st.text())
-def test_tokens_stay_what_they_are(text):
+def test_tokenizing_a_token_returns_it(text):
     """A token, read again, is itself: so a vocabulary of tokens can be looked up by text."""
     for token in tokenize(text):
         assert tokenize(token) == [token]
@@ -261,7 +261,7 @@ def test_field_weights_worked_by_hand():
     np.testing.assert_array_equal(features.count(texts).toarray(), [[0.5, 4, 3, 0], [0.5, 3, 0, 0.5]])
 
 
-def test_titles_weigh_three_times_as_much_where_nothing_is_told():
+def test_titles_weigh_three_times_as_much_by_default():
     texts, features = two_fields(None)
     np.testing.assert_array_equal(features.count(texts).toarray(), two_fields({"title": 3})[1].count(texts).toarray())
     plain = {"name": texts["title"], "content": texts["content"]}

@@ -1,4 +1,4 @@
-"""Trained vectors tell planted topics apart and come again; files are read as they are meant, and refused by line."""
+"""Trained vectors separate planted topics and are reproducible; files are read correctly, or refused with the line."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_words_in_no_term_are_context_unless_rare(monkeypatch):
 
 
 def watched(monkeypatch):
-    """Return what gensim will have been given."""
+    """Return a record of the arguments that gensim gets."""
     from gensim.models import fasttext
 
     calls = []
@@ -347,7 +347,7 @@ def test_a_binary_model_without_subwords(tmp_path):
 
 
 def test_a_binary_model_that_is_cut_off_is_refused_wherever(model, tmp_path):
-    """The last third is what skip-gram predicts by, which vectors do without."""
+    """The last third holds the output weights of skip-gram, which vectors do not need."""
     content = model[1].read_bytes()
     inputs = 92 + sum(len(word.encode()) + 10 for word in model[0].index_to_key) + 17 + 4 * 6 * (50 + len(model[0]))
     path = tmp_path / "model.bin"

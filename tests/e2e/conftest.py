@@ -20,7 +20,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Learned(NamedTuple):
-    """What a model that was trained at the command line says of test, and of the second text of train."""
+    """Metrics on test, and the tags of the second text of train, of a model trained at the command line."""
 
     figures: dict[str, float]
     tags: list[dict[str, Any]]  # all labels, best first

@@ -1,4 +1,4 @@
-"""The command line, from the outside: what a user types, what comes back, and what is left on the disk."""
+"""The command line from end to end: arguments, output, and files."""
 
 from __future__ import annotations
 
@@ -251,14 +251,14 @@ def test_sigterm_leaves_nothing_half_written(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["src"]
 
 
-def test_options_without_effect_are_told(zipfel_command, repository, tickets, tmp_path):
+def test_options_without_effect_are_reported(zipfel_command, repository, tickets, tmp_path):
     outcome = zipfel_command("data", "convert", repository, tmp_path / "a", "--to", "npz", "--ngrams", "2")
     assert "note: text settings have no effect" in outcome.err
     words = ["--labels", "tags", "--encoding", "cp1252", "--to", "lf", "--tfidf"]
     assert "--tfidf has no effect" in zipfel_command("data", "convert", tickets, tmp_path / "b", *words).err
 
 
-def test_a_bug_is_told_without_a_stack_trace(zipfel_command, repository, monkeypatch):
+def test_a_bug_is_reported_without_a_stack_trace(zipfel_command, repository, monkeypatch):
     def broken(*_: object) -> None:
         raise RuntimeError("oops")
 

@@ -69,14 +69,14 @@ def test_models_and_peers_side_by_side(zipfel_command, words, tmp_path):
         ([], "nowhere: no such file or folder"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(zipfel_command, tmp_path, words, problem):
+def test_errors_are_reported_in_one_line(zipfel_command, tmp_path, words, problem):
     outcome = zipfel_command("bench", tmp_path / "nowhere", "--out", tmp_path / "out", *words)
     assert outcome.code == 2
     assert problem in outcome.err
     assert outcome.err.count("\n") == 1
 
 
-def test_without_a_checkout_it_is_told_so(zipfel_command, tmp_path, monkeypatch):
+def test_a_missing_checkout_is_reported(zipfel_command, tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "PACKAGE", tmp_path / "zipfel")
     outcome = zipfel_command("bench", tmp_path, "--out", tmp_path / "out")
     assert outcome.code == 2

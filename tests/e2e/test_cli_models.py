@@ -212,16 +212,16 @@ def test_bad_settings_give_one_line(zipfel_command, planted, tmp_path, model, wo
     assert not (tmp_path / "x").exists()
 
 
-def test_label_texts_that_are_not_learned_from_are_told_before_training(zipfel_command, tmp_path, monkeypatch):
+def test_a_model_that_ignores_label_texts_warns_before_training(zipfel_command, tmp_path, monkeypatch):
     (tmp_path / "train.csv").write_text("text,labels\n" + "red apple,fruit\nfast car,car\n" * 8)
     (tmp_path / "labels.csv").write_text("label,text\nfruit,apples and pears\n")
     words = ["train", tmp_path / "train.csv", "--holdout", 0, "--set", "dimension=8", "--set", "epochs=1"]
     described = ["--label-texts", tmp_path / "labels.csv"]
     plain = zipfel_command(*words, "--model", "glas", "--out", tmp_path / "plain")
     assert (plain.code, plain.err.count("label texts")) == (0, 0), plain.err
-    told = zipfel_command(*words, "--model", "glas", "--out", tmp_path / "told", *described)
-    assert told.code == 0
-    assert "warning: glas does not learn from label texts, and only shows them" in told.err
+    outcome = zipfel_command(*words, "--model", "glas", "--out", tmp_path / "out", *described)
+    assert outcome.code == 0
+    assert "warning: glas does not learn from label texts, and only shows them" in outcome.err
 
 
 def test_threads_and_devices_are_options_of_every_command_that_runs_a_model(zipfel_command, planted, trained, tmp_path):

@@ -1,4 +1,4 @@
-"""A first look in 8 bits: what it lets through holds the best, whatever the vectors."""
+"""Coarse search in low precision: its candidates contain the best vectors, whatever the vectors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_best_are_among_the_candidates(vectors, width, wanted, seed, scale, 
     assert set(best) <= found
 
 
-HEAD = [127.0]  # makes a step 1, so that what follows is rounded
+HEAD = [127.0]  # makes the step 1, so that the other numbers are rounded
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_scores_that_need_not_be_taken_anew_are_those_of_row_products():
     _, rows = drawn(3000, 64, 0)
     rows[1000:1100] = rows[1000] * (1 + 1e-4 * torch.rand(100, 1, generator=torch.Generator().manual_seed(2)))
     queries = torch.randn(130, 64, generator=torch.Generator().manual_seed(1))
-    queries[5:9] = rows[1000]  # of which many vectors are as near: in 16 bits they are not told apart
+    queries[5:9] = rows[1000]  # many vectors are equally near: 16 bits cannot distinguish them
     with patch.multiple(exact, MANY=0, PATIENCE=0, half_is_faster=lambda: True):
         index = ExactIndex(rows)
         alone, many, some = (index.search(queries[:count], 10) for count in (1, 130, 5))
@@ -205,7 +205,7 @@ def test_it_is_mostly_sure_of_vectors_that_are_far_apart():
 
 @pytest.mark.parametrize("near", [0.0, 0.01, 1.0])
 def test_many_queries_find_the_same_as_few(near):
-    """Among them one of which nothing is known, where all tie, and others that 16 bits cannot decide on."""
+    """One of the queries is zero, so that all vectors tie; for others 16 bits cannot decide."""
     generator = torch.Generator().manual_seed(1)
     Q = torch.randint(-3, 4, (200, 16), generator=generator).float()
     Q[7] = 0

@@ -1,4 +1,4 @@
-"""Clusters are balanced at every level, come again, hold what is alike; centroids are what their formula says."""
+"""Clusters are balanced at every level, reproducible, and hold similar labels; centroids equal their formula."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def assert_balanced(clusters, count):
 
 
 def similarity(vectors, clusters):
-    """Return the mean cosine of a label and its cluster's centre: what 2-means raises."""
+    """Return the mean cosine of a label and its cluster's centre, which 2-means maximises."""
     units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     sums = np.zeros((clusters.max() + 1, units.shape[1]))
     np.add.at(sums, clusters, units)

@@ -1,4 +1,4 @@
-"""Walks keep to the graph and to its weights; vectors tell cliques apart, come again, and are there for every label."""
+"""Walks keep to the graph and to its weights; vectors separate cliques, are reproducible, and exist for every label."""
 
 from __future__ import annotations
 

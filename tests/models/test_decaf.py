@@ -81,7 +81,7 @@ def label_texts() -> csr_array:
 
 
 def planted(points: int = 300, seed: int = 0, cold: bool = False) -> Part:
-    """Points with the words of one label, or of two in a row, and noise; of COLD only where told."""
+    """Points with the words of one label, or of two in a row, and noise; with `cold`, all of label COLD."""
     numbers = np.random.default_rng(seed)
     Y = np.zeros((points, LABELS), dtype=np.float32)
     for row in range(points):
@@ -226,7 +226,7 @@ def test_a_label_without_points_is_found_by_its_text():
 @pytest.mark.parametrize("validation", [0, 0.2])
 @pytest.mark.parametrize("changes", [{}, {"cosine": False}, {"shortlist": "beam", "beam": 3}])
 def test_scores_sum_up_to_the_number_of_right_labels(validation, changes):
-    """The loss does not see the offset, so it is set by what it should say."""
+    """The loss does not depend on the offset, so the offset is set such that the scores sum up."""
     tagger = fitted(validation=validation, **changes)
     network, part = tagger.model_.networks[0], planted(300, seed=3)
     scores = torch.sigmoid(network.prediction_encoder()(bags(part.X)) @ network.composed_classifiers.T + network.offset)
@@ -241,7 +241,7 @@ def uneven(points: int = 300, seed: int = 0) -> Part:
 
 
 def lengths(tagger: Tagger) -> Tensor:
-    """Return how long classifiers are, by that of one of n̄ points, [L]."""
+    """Return the lengths of classifiers, relative to that of a label with n̄ points, [L]."""
     network = tagger.model_.networks[0]
     return (network.composed_classifiers.norm(dim=1) / network.scale).detach()
 
@@ -253,7 +253,7 @@ def lifted(counts: np.ndarray, power: float) -> list[float]:
 
 
 def lifting(settings_: Mapping[str, Any], held_out: int = 40) -> Tagger:
-    """Learn from labels of which some are rare."""
+    """Train a model on data in which some labels are rare."""
     tagger = Tagger("decaf", settings=dict(settings_), device="cpu")
     return tagger.fit_dataset(Dataset(uneven(), Z=label_texts(), validation=planted(held_out, seed=4)))
 
@@ -263,7 +263,7 @@ COUNTS = np.asarray(uneven().Y.sum(axis=0)).ravel()
 
 @pytest.fixture
 def powers(monkeypatch):
-    """Let few points decide on some powers; the one that is best is not the one to take."""
+    """Evaluate a few powers on few points; the power to choose is not the best one."""
     tried = {0.0: 0.5, 0.1: 0.6, 0.2: 0.5996, 0.3: 0.5}
     monkeypatch.setattr(decaf_rare, "POWERS", tuple(tried))
     monkeypatch.setattr(decaf_rare, "FEW", 30)
@@ -272,7 +272,7 @@ def powers(monkeypatch):
 
 @pytest.mark.parametrize("name", ["exact", "beam", "hnsw", "parabel", "ensemble", "lite exact"])
 def test_classifiers_of_rare_labels_are_longer(powers, monkeypatch, name):
-    """By the largest power of their frequency with which points that are held out are ranked as well as with any."""
+    """The power is the largest with which held-out points are ranked nearly as well as with the best one."""
     seen = []
 
     def goodness(learner: Learner, part: Part) -> float:
@@ -283,7 +283,7 @@ def test_classifiers_of_rare_labels_are_longer(powers, monkeypatch, name):
     tagger = lifting(KINDS[name])
     for number, network in enumerate(tagger.model_.all_networks()):
         judged = seen[number * len(powers) :][: len(powers)]
-        for power, found in zip(powers, judged, strict=True):  # what was judged is what it was told to be
+        for power, found in zip(powers, judged, strict=True):  # each candidate power was evaluated
             assert (found / network.scale).tolist() == pytest.approx(lifted(COUNTS, power), rel=1e-4)
         assert (network.composed_classifiers.norm(dim=1) / network.scale).tolist() == pytest.approx(
             lifted(COUNTS, 0.2), rel=1e-4
@@ -299,7 +299,7 @@ def test_lengths_that_rank_worse_are_not_taken(powers, monkeypatch):
 
 @pytest.mark.parametrize("held_out", [10, 40])
 def test_a_warm_start_keeps_lengths_unless_many_points_decide(powers, monkeypatch, tmp_path, held_out):
-    """They are worked out anew, not on top of the old ones, and what was saved is not written to."""
+    """Lengths are computed anew, not on top of the old ones, and saved tensors are not changed."""
     monkeypatch.setattr(decaf_rare, "POWERS", (0.1,))
     loaded = loaded_from(lifting(SMALL), tmp_path / "model").set_params(warm_start=True)
     monkeypatch.setattr(decaf_rare, "POWERS", (0.3,))
@@ -344,7 +344,7 @@ def test_a_saved_model_that_lacks_tensors_is_refused():
 
 @pytest.mark.parametrize("settings_", [SMALL, BEAM], ids=["exact", "beam"])
 def test_points_without_labels_decide_nothing(settings_):
-    """A validation of which nothing is right must not tell that nothing ever is."""
+    """If no validation point has labels, the model must not learn that no label is ever right."""
     empty = replace(planted(60, seed=5), Y=csr_array((60, LABELS), dtype=np.float32))
     tagger = Tagger("decaf", settings={**settings_, "beam": None}, device="cpu")
     tagger.fit_dataset(Dataset(planted(), Z=label_texts(), validation=empty))
@@ -430,7 +430,7 @@ def test_what_learns(changes, still):
 @pytest.mark.parametrize("start", ["text", "random"])
 @pytest.mark.parametrize("label_text", [True, False])
 def test_where_refinement_begins(start, label_text):
-    """DECAF-ẑ² learns from scratch: what must not be read does not show a place to begin either."""
+    """DECAF-ẑ² learns from scratch: texts that are not read do not initialise vectors either."""
     network = fitted(epochs=1, learning_rate=1e-9, refinement_init=start, label_text=label_text).model_.networks[0]
     begun = Decaf(FEATURES, LABELS, small(), Run(seed=0).generator("start")).networks[0]
     at_text = network.tokens(bags(label_texts()))
@@ -467,10 +467,10 @@ def test_names_are_texts_of_labels_that_have_no_others():
     rows = tagger.model_.Z.toarray()
     words = [{tagger.features_.terms[column] for column in np.flatnonzero(row)} for row in rows]
     assert words == [{name} for name in tagger.classes_]
-    told = made().fit(texts, tags, label_texts={"car": "wheel", "pear": "tart"})
-    rows = told.model_.Z.toarray()
-    words = [{told.features_.terms[column] for column in np.flatnonzero(row)} for row in rows]
-    assert dict(zip(told.classes_, words, strict=True)) == {
+    described = made().fit(texts, tags, label_texts={"car": "wheel", "pear": "tart"})
+    rows = described.model_.Z.toarray()
+    words = [{described.features_.terms[column] for column in np.flatnonzero(row)} for row in rows]
+    assert dict(zip(described.classes_, words, strict=True)) == {
         "apple": {"apple"}, "car": {"wheel"}, "pear": {"tart"}, "red": {"red"},
     }  # fmt: skip
 
@@ -491,7 +491,7 @@ def test_filtered_pairs_do_not_teach(settings_):
     assert free[1] > free[2:].max()
 
 
-def test_texts_that_come_later_replace_those_that_are_told():
+def test_a_new_label_text_replaces_the_old_one():
     Z = Decaf(3, 3, small(), seeded()).Z
     Z = merged_texts(Z, csr_array([[1, 0, 0], [0, 2, 0], [0, 0, 0]], dtype=np.float32))
     Z = merged_texts(Z, None)
@@ -504,7 +504,7 @@ def test_texts_that_come_later_replace_those_that_are_told():
 
 
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Schedule, list[str]]]:
-    """Write down each stage that learns, how, and what it moves."""
+    """Record each stage with gradients, its schedule, and the parts that it trains."""
     seen, plain = [], decaf.train
 
     def spy(run: Run, stage: str, module: Any, points: int, objective: Any, schedule: Schedule, *more: Any) -> Any:
@@ -559,16 +559,16 @@ def test_clusters_are_balanced(tmp_path, clusters):
 
 
 @pytest.mark.parametrize(
-    ("labels", "told", "count"),
+    ("labels", "clusters", "count"),
     [(1, None, 1), (7, None, 1), (8, None, 2), (36, None, 8), (10_000, None, 2048), (131_073, None, 32_768),
      (2_000_000, None, 131_072), (36, 4, 4),
      (36, 32, 16), (3, 64, 1)],
 )  # fmt: skip
-def test_how_many_clusters(labels, told, count):
-    assert DecafSettings(clusters=told).cluster_count(labels) == count
+def test_how_many_clusters(labels, clusters, count):
+    assert DecafSettings(clusters=clusters).cluster_count(labels) == count
 
 
-def test_what_is_looked_at():
+def test_when_all_labels_are_searched():
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert [DecafSettings().is_exact(labels, cpu) for labels in (25_000, 25_001)] == [True, False]
     assert [DecafSettings().is_exact(labels, cuda) for labels in (2_000_000, 2_000_001)] == [True, False]
@@ -582,7 +582,7 @@ def heads_of(module: int, **changes: Any) -> tuple[Network, ClusterClassifiers, 
     return network, ClusterClassifiers(network, label_texts(), clusters, module).eval(), clusters
 
 
-def test_clusters_are_told_by_the_sum_of_their_texts_in_module_1():
+def test_clusters_are_represented_by_the_sum_of_their_texts_in_module_1():
     network, heads, clusters = heads_of(module=1)
     U = csr_array(np.stack([label_texts().toarray()[clusters == m].sum(axis=0) for m in range(8)]))
     slow = torch.tensor(slow_blocks(network, U, network.label_block))
@@ -591,7 +591,7 @@ def test_clusters_are_told_by_the_sum_of_their_texts_in_module_1():
 
 
 @pytest.mark.parametrize("refinement", [True, False])
-def test_clusters_are_told_by_sums_of_embeddings_and_refinement_in_module_2(refinement):
+def test_clusters_are_represented_by_sums_of_embeddings_and_refinement_in_module_2(refinement):
     network, heads, clusters = heads_of(module=2, refinement=refinement)
     text = torch.tensor(slow_blocks(network, label_texts(), network.label_block))
     wanted = torch.stack([text[clusters == m].sum(dim=0) for m in range(8)])  # û¹
@@ -674,7 +674,7 @@ def test_the_beam_is_the_least_that_finds_85_of_100_labels(monkeypatch):
     ("chosen_on", "validation", "asked"), [("validation", 0.2, 60), ("validation", 0, 300), ("train", 0.2, 240)]
 )
 def test_which_points_decide_on_the_beam(monkeypatch, chosen_on, validation, asked):
-    """What S was trained on it finds too easily."""
+    """On its own training points, the recall of S is too high."""
     seen, plain = [], Shortlister.cluster_ranks
 
     def spy(self: Shortlister, part: Part, task: ShortlistTask) -> np.ndarray:
@@ -687,9 +687,9 @@ def test_which_points_decide_on_the_beam(monkeypatch, chosen_on, validation, ask
     assert seen[0] == pytest.approx(asked, abs=10)  # some points have no label
 
 
-def test_a_shortlist_holds_at_most_5_of_100_clusters_unless_told():
-    for count, told, beam in ((16, None, 1), (64, None, 3), (64, 7, 7), (64, 99, 64)):  # one at least
-        _, shortlister, task = clustered(count, beam=told)
+def test_the_beam_is_at_most_5_percent_of_the_clusters_unless_it_is_set():
+    for count, setting, beam in ((16, None, 1), (64, None, 3), (64, 7, 7), (64, 99, 64)):  # one at least
+        _, shortlister, task = clustered(count, beam=setting)
         assert shortlister.beam_of_clusters(task) == beam
 
 
@@ -865,7 +865,7 @@ def test_all_labels_are_ranked_once(kind, tagger):
 
 
 @pytest.mark.parametrize("kind", ["exact", "beam", "ensemble"], indirect=True)
-def test_recall_is_told_of_shortlists_only(kind, tagger):
+def test_only_models_with_shortlists_have_an_index_recall(kind, tagger):
     share = tagger.index_recall(planted(30, seed=1).X, 5)
     assert share is None if kind == "exact" else 0 < share <= 1
 
@@ -1080,10 +1080,10 @@ def test_labels_that_come_later_begin_at_their_texts(tmp_path):
     )
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_texts_of_known_labels_outlive_a_warm_start_without_any(told):
+@pytest.mark.parametrize("described", [True, False])
+def test_label_texts_survive_a_warm_start_without_label_texts(described):
     texts, tags = ["red apple", "slow car"] * 10, [["a"], ["b"]] * 10
-    about = {"a": "apple", "b": "car"} if told else None
+    about = {"a": "apple", "b": "car"} if described else None
     tagger = Tagger("decaf", settings=SMALL, text={"min_count": 1}, device="cpu", warm_start=True)
     tagger.fit(texts, tags, label_texts=about)
     before = tagger.model_.Z.toarray()
@@ -1137,7 +1137,7 @@ def test_new_labels_are_scored_by_their_texts_at_once(kind, tagger):
 
 
 def test_new_labels_are_judged_with_caution_by_hand():
-    """The fifth best of others scores 0.5, level 0: what new labels say beyond it counts for a quarter."""
+    """The fifth best of others scores 0.5, level 0: the difference of new labels to it counts for a quarter."""
     others = torch.tensor([[0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]] * 3, dtype=torch.float64)
     there = torch.ones(3, 9, dtype=torch.bool)
     there[1, [0, 1, 5, 6, 7, 8]] = False  # of 0.7, 0.6 and 0.5 the middle one
@@ -1258,7 +1258,7 @@ def test_labels_that_an_index_knows_before_they_are_learned_are_ranked_once():
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         *(({name: 0}, f"{name} must be at least 1; found 0") for name in ("dimension", "learners", "clusters", "beam",
           "batch_size", "epochs", "module1_epochs", "min_steps", "patience")),
@@ -1272,8 +1272,8 @@ def test_labels_that_an_index_knows_before_they_are_learned_are_ranked_once():
         ({"learner": 3}, "unknown setting 'learner'; did you mean 'learners'?"),
     ],
 )  # fmt: skip
-def test_settings_that_make_no_sense(changes, told):
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_settings_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
         settings_of("decaf", changes=changes)
 
 

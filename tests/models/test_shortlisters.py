@@ -1,4 +1,4 @@
-"""What finds labels for DECAF besides clusters (Table 5): a tree and HNSW, from Module II to labels that come later."""
+"""The shortlisters of DECAF besides clusters (Table 5): a tree and HNSW, from Module II to labels added later."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from zipfel.training.trainer import Schedule
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 LABELS, WORDS = 40, 60
-LONELY, UNKNOWN = 7, 9  # labels without points; of the second nothing is told either
+LONELY, UNKNOWN = 7, 9  # labels without points; the second has no text either
 SMALL: dict[str, Any] = {
     "dimension": 16, "batch_size": 32, "min_steps": 1, "epochs": 4, "learning_rate": 0.03, "dropout": 0.0,
     "module1_epochs": 8, "module1_learning_rate": 0.03, "module1_dropout": 0.0, "beam": 3,
@@ -141,7 +141,7 @@ def test_without_faiss_all_vectors_are_looked_at(kind, tagger, monkeypatch, tmp_
     assert np.array_equal(loaded.rank(planted(seed=1).X, 5).ids, found)
 
 
-def test_leaves_are_balanced_and_so_many_that_lists_are_no_longer_than_those_of_clusters():
+def test_leaves_are_balanced_and_shortlists_are_no_longer_than_those_of_clusters():
     shortlister = shortlister_of(fitted("parabel", epochs=1, module1_epochs=1))
     sizes = shortlister.clusters.bincount()
     assert (len(sizes), int(shortlister.beam), shortlister.heads.shape) == (32, 10, (62, 17))
@@ -170,7 +170,7 @@ def test_nodes_of_points_equal_loops(truth, seed):
         assert ours == [float(any(leaves[label] >> (3 - level) == node for label in row)) for level, node in nodes]
 
 
-def test_nodes_learn_from_the_points_that_come_by_them():
+def test_nodes_learn_from_the_points_that_visit_them():
     """The loss of a step equals a loop over points and the nodes whose parents hold a label of theirs."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
@@ -299,7 +299,7 @@ def test_labels_that_lie_elsewhere_now_have_a_new_graph():
     assert len(shortlister.graph) == LABELS
 
 
-def test_labels_of_which_nothing_is_known_go_evenly(kind, tagger):
+def test_labels_without_points_or_texts_are_spread_evenly(kind, tagger):
     model = deepcopy(tagger.model_)
     before = [deepcopy(network.shortlister) for network in model.networks]
     model.add_labels(5, torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""One vector for each label: scores, what is stored of it, labels that come later."""
+"""One-vs-all classifiers: scores, saved vectors, labels added later."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def test_all_are_kept_without_dropout():
 
 
 def kept_of(rows, share, seed):
-    """Return what a generator keeps, drawn a second time: a list of 0 and 1 for each bag."""
+    """Return the mask that a generator draws: a list of 0 and 1 for each bag, 1 for kept entries."""
     draws = iter((torch.rand(sum(map(len, rows)), generator=seeded(seed)) < 1 - (1 - share)).int().tolist())
     return [[next(draws) for _ in row] for row in rows]
 

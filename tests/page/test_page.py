@@ -132,7 +132,7 @@ class TestTags:
         assert len(labels(page)) == len(scores)
         assert [url for url in tab.asked if url.endswith("/tag")] == before
 
-    def test_tells_listeners(self, page):
+    def test_announces_the_tags_to_screen_readers(self, page):
         write(page, JAM)
         expect(page.locator("#said")).to_have_text(re.compile(r"^\d+ tags\. First: printer\.$"))
 
@@ -193,7 +193,7 @@ class TestMarks:
 
 
 class TestDetail:
-    def test_tells_of_a_label(self, page, server):
+    def test_shows_the_details_of_a_label(self, page, server):
         write(page, JAM)
         row(page, "printer").locator(".main").click()
         detail = page.get_by_role("region", name="About printer")
@@ -423,7 +423,7 @@ class TestSafety:
         assert page.title() == "zipfel"
         assert page.locator("main img, main script, main b:not(#legend b)").count() == 0
 
-    def test_a_problem_is_told_and_can_be_tried_again(self, page):
+    def test_a_failed_request_is_shown_and_can_be_retried(self, page):
         page.route("**/tag", lambda route: route.abort())
         page.fill("#text", JAM)
         expect(page.get_by_role("alert")).to_contain_text("The server does not respond. Is it still running?")
@@ -432,11 +432,11 @@ class TestSafety:
         expect(page.get_by_role("alert")).to_be_hidden()
         expect(page.locator("li.tag .line .name").first).to_have_text("printer")
 
-    def test_what_the_server_refuses_is_told_in_its_words(self, page):
+    def test_shows_the_error_message_of_the_server(self, page):
         page.fill("#text", "x" * 100_001)
         expect(page.get_by_role("alert")).to_contain_text("a text may have at most 100000 characters")
 
-    def test_an_answer_that_is_no_json_is_told(self, page):
+    def test_shows_the_status_of_an_answer_that_is_not_json(self, page):
         page.route("**/tag", lambda route: route.fulfill(status=502, body="<h1>Bad gateway</h1>"))
         page.fill("#text", JAM)
         expect(page.get_by_role("alert")).to_contain_text("The server responded with status 502.")
@@ -467,7 +467,7 @@ class TestLooks:
         found = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
         return sum(map(int, re.findall(r"\d+", found)[:3]))
 
-    def test_follows_the_system_until_told_otherwise(self, tab):
+    def test_follows_the_color_scheme_of_the_system_until_the_user_changes_it(self, tab):
         page = tab(color_scheme="dark")
         assert self.background(page) < 150
         page.get_by_role("button", name="Use light colours").click()

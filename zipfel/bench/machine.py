@@ -1,4 +1,4 @@
-"""What identifies a measurement: commit, processor, date."""
+"""The origin of a measurement: commit, processor, date."""
 
 from __future__ import annotations
 

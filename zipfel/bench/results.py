@@ -44,7 +44,7 @@ def append(path: Path, line: Line) -> None:
 
 
 def key(line: Line) -> tuple[Any, ...]:
-    """Return what identifies a line. Settings are part of it, so that a changed recipe runs again."""
+    """Return the identity of a line. Settings are part of it, so that a changed recipe runs again."""
     settings = orjson.dumps(line.get("settings"), option=orjson.OPT_SORT_KEYS)
     return (line["part"], line["data"], line["contestant"], line["seed"], settings)
 

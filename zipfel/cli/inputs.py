@@ -54,7 +54,7 @@ def texts_input(texts: Iterable[str]) -> Input:
 def opened_input(
     path: Path, source: Source, text: str | None = None, keep: str | None = None, encoding: str | None = None
 ) -> Input:
-    """Open a file of texts, or standard input; what is not given is taken from the source of the model.
+    """Open a file of texts, or standard input; columns and encoding default to those of the model's source.
 
     text: text columns.  keep: columns to copy; None is all but the labels.
     """

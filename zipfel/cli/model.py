@@ -229,7 +229,7 @@ class Reading(NamedTuple):
 
 
 def judged_of(tagger: Tagger | None, reading: Reading, part: str) -> Judged:
-    """Return the points to judge a model on, and print what a reader of the figures must know first.
+    """Return the points to judge a model on, and print notes for a reader of the figures.
 
     Without a model, the part is judged as it is; with `--holdout 0` and without a test part, train is.
     """

@@ -38,7 +38,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What an output file holds. names: of labels.  k: maximum tags of a text.  columns: copied from the input.
+    """The content of an output file. names: of labels.  k: maximum tags of a text.  columns: copied from the input.
 
     layout: of a CSV file, one of LAYOUTS.  sep: between joined tags, if no label contains it.
     """

@@ -22,7 +22,7 @@ SECONDS = 2.0  # of work that a power cut may lose
 def unfinished(out: Path, inputs: Mapping[str, Any], fresh: bool = False) -> Iterator[Unfinished]:
     """Open a file for writing, at its end when resuming; on leaving the block, the rows written so far are saved.
 
-    If there are none, nothing is left behind: a command that failed at once must not stand in the way of the next.
+    Without rows, the file is removed: a command that failed at once must not block the next one.
 
     inputs: a file is resumed only with the same inputs.  fresh: start over.
     """

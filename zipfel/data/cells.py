@@ -1,4 +1,4 @@
-"""What a cell of a table, or an item of a list, says: a text, or names of labels. One treatment for all inputs."""
+"""Convert a cell of a table, or an item of a list, to a text or to names of labels; the same for all inputs."""
 
 from __future__ import annotations
 

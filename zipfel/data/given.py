@@ -1,4 +1,4 @@
-"""What users give in Python, as a data set: texts or features, and tags as names or a matrix."""
+"""Convert Python objects to a data set: texts or features, and tags as names or a matrix."""
 
 from __future__ import annotations
 

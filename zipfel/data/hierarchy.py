@@ -1,4 +1,4 @@
-"""A hierarchy of labels: parents by name, several where wanted, and what follows from it for data and rankings."""
+"""A hierarchy of labels: parents by name, several where wanted, and its effects on data and rankings."""
 
 from __future__ import annotations
 

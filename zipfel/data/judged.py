@@ -30,7 +30,7 @@ class Judged(NamedTuple):
     unseen: tuple[int, int] = (0, 0)
 
     def lines(self) -> list[str]:
-        """Return what a reader of the figures must know first."""
+        """Return notes that a reader of the figures must know first."""
         points, (labels, pairs) = self.dataset.parts[self.part], self.unseen
         lines = []
         if self.left_out:
@@ -52,7 +52,7 @@ class Judged(NamedTuple):
 def judged(dataset: Dataset, labels: LabelSpace, source: Source, part: str, preparation: Preparation) -> Judged:
     """Return the points of a part to judge a model on.
 
-    Of a data set without a test part, all points that the model was not trained on are judged; with `holdout` 0, all.
+    Without a test part, these are all points that the model was not trained on; with `holdout` 0, all points.
     """
     dataset = as_trained(dataset, labels).with_parts(lambda points: _with_fields(points, source))
     alone, least, left_out = dataset.test is None and source.points > 0, preparation.min_label_count, 0

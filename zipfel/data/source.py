@@ -1,4 +1,4 @@
-"""Where a model's points come from: its text fields, the columns of its table, and fingerprints of its points."""
+"""The origin of a model's points: its text fields, the columns of its table, and fingerprints of its points."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def _none() -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What a model remembers of the data it was fitted on; empty for models that were saved without it.
+    """The origin of a model's training data; empty for models that were saved without it.
 
-    points: number of training points.  prints: sorted fingerprints of all points that it learned from or that decided
-    what was open, validation included.
+    points: number of training points.  prints: sorted fingerprints of all points that the model has used, validation
+    included.
     """
 
     columns: Columns = Columns()

@@ -1,7 +1,7 @@
-"""What a model is: the contract that `Tagger`, `plan`, `explain`, `persistence`, `bench` and `server` rely on.
+"""The contract of a model, which `Tagger`, `plan`, `explain`, `persistence`, `bench` and `server` rely on.
 
-They know a model only by what is declared here, never by name, class or attribute. To add a model, write one class that
-derives from `Model` and declare it in the entry-point group `zipfel.models` (CONTRIBUTING.md, examples/own_model).
+They use only the methods declared here, and know no model by name, class or attribute. To add a model, write one class
+that derives from `Model` and declare it in the entry-point group `zipfel.models` (CONTRIBUTING.md, examples/own_model).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ BUILT_IN = {
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a model learns from.
+    """The data that a model learns from.
 
-    validation: held-out points that decide what is left open.  whole: train and validation together, where validation
-    was split off train.  label_names: for files that name labels.  Z: [labels, features], label texts as features.
-    terms: names of the features, where they are words.
+    validation: held-out points that choose the epoch, the beam and the like.  whole: train and validation together, if
+    validation was split off train.  label_names: for files that name labels.  Z: [labels, features], label texts as
+    features.  terms: names of the features, where they are words.
     """
 
     train: Part
@@ -62,7 +62,7 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a model can do beyond learning and ranking. Each flag promises a method or a setting of `Model`."""
+    """Abilities beyond learning and ranking. Each flag promises a method or a setting of `Model`."""
 
     reads_label_texts: bool = False  # `fit` uses `lesson.Z`
     scores_label_texts: bool = False  # `text_scores`: labels that exist only for one request
@@ -79,7 +79,7 @@ class Abilities:
 
 @dataclass(frozen=True)
 class Cost:
-    """What training costs beyond the steps that a rehearsal times (zipfel/plan.py)."""
+    """The cost of training beyond the steps that a rehearsal times (zipfel/plan.py)."""
 
     rounds: tuple[int, ...]  # points of each round of training; two where held-out points are learned from in the end
     fewest_points: int = 1  # that a rehearsal must learn from, so that its batches are as large as in training
@@ -107,7 +107,7 @@ class Model(nn.Module):
 
     @classmethod
     def abilities(cls, settings: Any) -> Abilities:
-        """Return what the model can do with these settings."""
+        """Return the abilities of the model with these settings."""
         return Abilities()
 
     @classmethod
@@ -131,7 +131,7 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def predictor(self) -> Predictor:
-        """Return what ranks points and explains scores: the only learner, or an average of several."""
+        """Return the predictor, which ranks points and explains scores: the only learner, or an average of several."""
         learners = self.learners()
         return learners[0] if len(learners) == 1 else Ensemble(learners)
 
@@ -164,7 +164,7 @@ class Model(nn.Module):
     # --- Saving -------------------------------------------------------------------------------------------------------
 
     def tensors(self) -> Tensors:
-        """Return what a saved model holds: `serve` for prediction, `train` for warm starts besides."""
+        """Return the tensors to save: `serve` for prediction, `train` for warm starts besides."""
         tensors = Tensors({}, {})
         for name, value in (own_tensors(self) | self.more_tensors()).items():
             train = any(fnmatch(name, pattern) for pattern in self.train_only)
@@ -176,7 +176,7 @@ class Model(nn.Module):
         return {}
 
     def take_tensors(self, more: State) -> None:
-        """Take what `more_tensors` returned, after parameters and buffers are in place."""
+        """Restore the state that `more_tensors` returned; parameters and buffers are restored already."""
 
     @classmethod
     def empty(cls, settings: Any, state: State) -> Self:
@@ -195,7 +195,7 @@ class Model(nn.Module):
     # --- Plans --------------------------------------------------------------------------------------------------------
 
     def cost(self, lesson: Lesson) -> Cost:
-        """Return what training on this lesson costs beyond its steps."""
+        """Return the cost of training on this lesson beyond its steps."""
         batch_size = getattr(self.settings, "batch_size", 1)
         return Cost((len(labelled(lesson.train)),), fewest_points=10 * batch_size)
 

@@ -2,8 +2,8 @@
 
 Mittal et al., *DECAF: Deep Extreme Classification with Label Features*, WSDM 2021. Held next to the paper in
 docs/papers/decaf.md, and in its order: training by Modules I to IV (Sec. 3.1). Text blocks, classifiers and scores
-(Sec. 3) are in decaf_network.py, shortlisters in shortlisters.py, new labels and saving in decaf_model.py, and what is
-beyond the paper for rare labels in decaf_rare.py.
+(Sec. 3) are in decaf_network.py, shortlisters in shortlisters.py, new labels and saving in decaf_model.py, and the
+treatment of rare labels, which goes beyond the paper, in decaf_rare.py.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Decaf(DecafModel):
         return outcome
 
     def module_1(self, lesson: Lesson, run: Run) -> None:
-        """Do Module I: clusters of sparse centroids, and token vectors that tell clusters apart by text alone.
+        """Do Module I: clusters of sparse centroids, and token vectors that separate clusters by text alone.
 
         All learners share it.
         """
@@ -123,7 +123,7 @@ class Decaf(DecafModel):
                 mine.load_state_dict(shared.state_dict())
 
     def module_2(self, network: Network, number: int, lesson: Lesson, run: Run) -> None:
-        """Do Module II: clusters of dense centroids c_l = Σ E x_i, and the shortlister S, or one in its place."""
+        """Do Module II: clusters of dense centroids c_l = Σ E x_i, and the shortlister: S or an alternative."""
         part, settings, name = lesson.train, self.settings, f"clusters-2-{number}"
 
         def clustered() -> State:
@@ -224,7 +224,7 @@ class Decaf(DecafModel):
         return train(run, f"module-4-{number}", parts, len(part), objective, schedule, validate)
 
     def set_lengths_and_offset(self, network: Network, lesson: Lesson, outcome: Outcome) -> None:
-        """Set what the decoupled loss does not learn: lengths of classifiers, and the offset."""
+        """Set the parameters that the decoupled loss does not learn: lengths of classifiers, and the offset."""
         if self.settings.boost_rare_labels and self.settings.cosine:
             try:
                 boost_rare(network, self.counts, None if outcome.interrupted else lesson.validation)

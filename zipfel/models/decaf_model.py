@@ -44,7 +44,7 @@ class DecafModel(Model):
 
     @classmethod
     def abilities(cls, settings: DecafSettings) -> Abilities:
-        """Return what DECAF can do: all that label texts allow."""
+        """Return the abilities of DECAF: all that label texts allow."""
         return Abilities(
             reads_label_texts=True,
             scores_label_texts=True,
@@ -104,7 +104,7 @@ class DecafModel(Model):
         return new
 
     def place_labels(self, shortlister: Shortlister | None, new: Tensor, part: Part) -> None:
-        """Let shortlists find new labels by their points or texts."""
+        """Assign new labels to clusters by their points or texts, so that shortlists contain them."""
         if shortlister is not None and len(new):
             counts = torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.counts)))[new.cpu()]
             sums = shortlister.centroids(part, self.texts, len(self.counts))[new]
@@ -121,7 +121,7 @@ class DecafModel(Model):
                 network.shortlister.tokens.grow(count, generator, std=0.0)
 
     def add_labels(self, count: int, generator: torch.Generator) -> None:
-        """Append labels of which nothing is known yet."""
+        """Append labels without points or texts."""
         pointers = np.pad(self.Z.indptr, (0, count), mode="edge")
         self.Z = csr_array((self.Z.data, self.Z.indices, pointers), shape=(len(pointers) - 1, self.Z.shape[1]))
         self.counts = torch.cat([self.counts, self.counts.new_zeros(count)])
@@ -147,7 +147,7 @@ class DecafModel(Model):
                 network.shortlister.assign(new, network.shortlister.encoder()(texts))
 
     def more_tensors(self) -> State:
-        """Return the texts of labels, and what shortlisters have beyond buffers."""
+        """Return the texts of labels, and the state of shortlisters that is no buffer."""
         more = sparse_tensors("Z", self.Z)
         for number, network in enumerate(self.all_networks()):
             if network.shortlister is not None:
@@ -156,7 +156,7 @@ class DecafModel(Model):
         return more
 
     def take_tensors(self, more: State) -> None:
-        """Take what `more_tensors` returned."""
+        """Restore the state that `more_tensors` returned."""
         self.Z = sparse_matrix("Z", more, self.features)
         for number, network in enumerate(self.all_networks()):
             if network.shortlister is not None:

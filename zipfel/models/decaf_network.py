@@ -89,7 +89,7 @@ class Network(nn.Module):
             self.composed_classifiers[labels] = self.classifiers(labels, texts)
 
     def text_parts(self) -> tuple[nn.Module, ...]:
-        """Return what Module I trains: E, E_D and E_L."""
+        """Return the parts that Module I trains: E, E_D and E_L."""
         return self.tokens, self.document_block, self.label_block
 
     # --- Prediction --------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Network(nn.Module):
 
 @dataclass(frozen=True)
 class DecafClassifier:
-    """Scores labels by s_l = σ(w_l · x) · σ(h_m · x); the second factor where S finds labels by their clusters m.
+    """Scores labels by s_l = σ(w_l · x) · σ(h_m · x); the second factor if S selects labels by clusters m.
 
     New labels known by their texts only are all candidates, and scored with caution: `cautious`.
     """
@@ -184,7 +184,7 @@ def cautious(products: Tensor, learned: Tensor, present: Tensor) -> Tensor:
     products: their w · x, [B, n].  learned: scores of the other labels, [B, W].  present: [B, W], False where padded.
 
     New labels have not learned which points are not theirs, so they score too high. Only a quarter of the difference
-    between their logit and that of the fifth best other label counts: they are found, and seldom rank first.
+    between their logit and that of the fifth best other label counts: they are ranked, and seldom first.
     """
     best = learned.masked_fill(~present, 0).topk(min(FIFTH, learned.shape[1]), dim=1).values
     rank = ((present.sum(dim=1, keepdim=True) + 1) // 2).clamp(1, best.shape[1])  # the median, where there are few

@@ -131,7 +131,7 @@ class Glas(Model):
 
     @classmethod
     def abilities(cls, settings: GlasSettings) -> Abilities:
-        """Return what GLaS can do: φ of a label's text stands for its vector."""
+        """Return the abilities of GLaS: φ of a label's text can replace its vector."""
         return Abilities(scores_label_texts=True, takes_new_words=True)
 
     @classmethod
@@ -217,7 +217,7 @@ class Glas(Model):
         return torch.sigmoid(self.raw(cosines).double()).float()
 
     def raw(self, cosines: Tensor) -> Tensor:
-        """Return what `score` squeezes into [0, 1]: a linear function of the cosines."""
+        """Return scores before `score` squeezes them into [0, 1]: a linear function of the cosines."""
         scale, offset = self.classifier.scale_and_offset()
         return cosines if self.settings.loss == "margin" else scale * cosines + offset
 

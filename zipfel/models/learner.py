@@ -145,7 +145,7 @@ class Ensemble:
 
     @property
     def first(self) -> Learner:
-        """The learner to ask for what cannot be averaged, such as vectors of labels."""
+        """The first learner, for values that cannot be averaged, such as vectors of labels."""
         return self.learners[0]
 
     def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
@@ -296,7 +296,7 @@ def candidates_of(queries: Tensor, shortlist: Shortlist) -> Tensor:
 
 
 def frequency_scores(counts: NDArray[np.integer]) -> NDArray[np.float32]:
-    """Return the scores, below UNLISTED, of labels of which only the number of training points is known, [L]."""
+    """Return the scores, below UNLISTED, of labels that are ranked by frequency only, [L]."""
     return np.asarray(UNLISTED / 2 * counts / max(int(counts.max(initial=0)), 1), dtype=np.float32)
 
 

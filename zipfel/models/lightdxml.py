@@ -1,4 +1,4 @@
-"""LightDXML: labels placed among the points, a one-vs-all classifier on shortlists of near labels, and a cycle of both.
+"""LightDXML: labels embedded near their points, a one-vs-all classifier on shortlists of near labels, a cycle of both.
 
 Mishra et al., *Light-weight Deep Extreme Multilabel Classification*, IJCNN 2023. Held next to the paper in
 docs/papers/lightdxml.md, and in its order: features (Sec. IV-A), label encoder (IV-B), classifier (IV-D), Algorithm 1
@@ -122,10 +122,10 @@ class LabelEncoder(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, centroids: Tensor) -> Tensor:
-        """Map [U, D] to [U, D], with one product W₂ W₁: nothing stands between the layers, and labels are many."""
+        """Map [U, D] to [U, D], with one product W₂ W₁: the layers are linear, and labels are many."""
         inner, outer = self.inner, self.outer
-        placed = F.linear(centroids, outer.weight @ inner.weight, outer(inner.bias))
-        return F.relu(placed) if self.relu else placed
+        mapped = F.linear(centroids, outer.weight @ inner.weight, outer(inner.bias))
+        return F.relu(mapped) if self.relu else mapped
 
 
 def centroids_of(Y: csr_array, vectors: Tensor) -> Tensor:
@@ -157,7 +157,7 @@ class LightDxml(Model):
 
     @classmethod
     def abilities(cls, settings: LightSettings) -> Abilities:
-        """Return what LightDXML can do: a label's text counts as its only point."""
+        """Return the abilities of LightDXML: a label's text counts as its only point."""
         return Abilities(
             scores_label_texts=True, places_labels_by_text=True, takes_new_words=True, takes_shortlist=True
         )
@@ -199,7 +199,7 @@ class LightDxml(Model):
                 if done < epochs:  # Step 3; Step 4 is the objective
                     near = run.stage(f"shortlists-{number}", lambda: {"near": self.shortlists(points)})["near"]
                 return
-            self.build(run.seed)  # the checkpoint has the placed labels
+            self.build(run.seed)  # the checkpoint has the label vectors
             kept = run.load(f"shortlists-{number}")
             near = kept[0]["near"] if kept is not None else None
 

@@ -61,7 +61,7 @@ class Mnn(NeighbourModel):
 
     @classmethod
     def abilities(cls, settings: MnnSettings) -> Abilities:  # type: ignore[override]
-        """Return what MNN can do: points are remembered where they vote."""
+        """Return the abilities of MNN: it remembers points if they vote."""
         return Abilities(remembers_points=settings.decoder == "neighbours")
 
     def start(self, generator: torch.Generator) -> None:

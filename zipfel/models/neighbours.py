@@ -1,4 +1,4 @@
-"""What MNN and DXML share: remembered training points, and the vote of those nearest to a query."""
+"""The common base of MNN and DXML: remembered training points, and the vote of those nearest to a query."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Vote:
 
     @property
     def vectors(self) -> Tensor:
-        """Those of the remembered points, [N, D]."""
+        """The vectors of the remembered points, [N, D]."""
         return self.memory.vectors
 
     @property
@@ -238,7 +238,7 @@ class NeighbourModel(Model):
 
     @classmethod
     def abilities(cls, settings: NeighbourSettings) -> Abilities:
-        """Return what a model of remembered points can do."""
+        """Return the abilities of a model of remembered points."""
         return Abilities(remembers_points=True)
 
     @classmethod

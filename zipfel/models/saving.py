@@ -26,12 +26,12 @@ class Tensors(NamedTuple):
 
 
 def own_tensors(module: nn.Module) -> State:
-    """Return parameters and buffers by name; of parts that a module holds twice, the first name counts."""
+    """Return parameters and buffers by name; a part that a module holds twice has its first name."""
     return {name: value.detach() for name, value in (*module.named_parameters(), *module.named_buffers())}
 
 
 def assign(module: nn.Module, state: State) -> State:
-    """Put saved tensors in the place of parameters and buffers, whatever their size; return those that are neither."""
+    """Replace parameters and buffers by saved tensors of any size; return the tensors that are neither."""
     expected = own_tensors(module)
     missing = sorted(set(expected) - set(state))
     if missing:

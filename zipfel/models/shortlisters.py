@@ -1,4 +1,4 @@
-"""What finds candidate labels for a learner of DECAF, once Module II is done: S, and the two others of their Table 5.
+"""Shortlisters of DECAF, which select candidate labels after Module II: S, and the two alternatives of Table 5.
 
 A shortlister owns its state, its training, its growth and its index: `ClusterBeam` opens the best clusters (S),
 `NearestLabels` searches by HNSW the labels nearest by the mean of their points, `LabelTree` descends a tree with two
@@ -35,7 +35,7 @@ from zipfel.training.run import Run, State
 from zipfel.training.trainer import Schedule, train
 from zipfel.types import Bags, stored
 
-RECALL = 0.85  # share of labels that the beam must find
+RECALL = 0.85  # share of true labels that the beam must contain
 WIDEST_SHARE, WIDEST = 0.05, 256  # upper bounds of the beam: share of all clusters, and number
 BEAM_POINTS = 10_000  # points on which the beam is chosen
 LEAF, LEAVES = 100, 10  # labels of a leaf, and leaves that are reached, at most
@@ -43,7 +43,7 @@ LEAF, LEAVES = 100, 10  # labels of a leaf, and leaves that are reached, at most
 
 @dataclass(frozen=True)
 class ShortlistTask:
-    """What a shortlister learns from, after Module II."""
+    """The training data of a shortlister, after Module II."""
 
     clusters: Tensor  # of each label, [L]
     H: Tensor  # classifiers of the clusters, [K, D]
@@ -55,7 +55,10 @@ class ShortlistTask:
 
 
 class Shortlister(nn.Module):
-    """Finds labels with vectors `heads`; searches with E and E_D as Module II leaves them, which lite shares."""
+    """Selects candidate labels by their inner products with `heads`.
+
+    Points are encoded with copies of E and E_D as Module II leaves them; with `lite`, E is shared and not copied.
+    """
 
     heads: Tensor  # of clusters [K, D], of a tree's nodes [2K − 2, D + 1], or of labels [L, D]
     clusters: Tensor  # of each label, [L], or its leaf; empty where labels have vectors of their own
@@ -72,7 +75,7 @@ class Shortlister(nn.Module):
     # --- Training: each kind has its own `learn` ----------------------------------------------------------------------
 
     def learn(self, task: ShortlistTask) -> None:
-        """Learn to find labels."""
+        """Learn which labels to select for a point."""
         raise NotImplementedError
 
     def take(self, heads: Tensor, clusters: Tensor, beam: int) -> None:
@@ -80,7 +83,7 @@ class Shortlister(nn.Module):
         self.heads, self.clusters, self.beam = heads, clusters, torch.tensor(beam, device=heads.device)
 
     def opened(self, part: Part, number: int, run: Run) -> Tensor:
-        """Return what is opened for each point of a part, [N, beam]: clusters, leaves or labels."""
+        """Return the ids that a search opens for each point of a part, [N, beam]: of clusters, leaves or labels."""
 
         def opened() -> State:
             index = self.index()
@@ -138,7 +141,7 @@ class Shortlister(nn.Module):
         return max(1, min(int(np.quantile(ranks, RECALL, method="higher")) + 1, most))
 
     def list_length(self, task: ShortlistTask) -> int:
-        """Return how many labels the clusters hold on average that S opens."""
+        """Return the average number of labels in the clusters that S opens."""
         return self.beam_of_clusters(task) * len(task.clusters) // len(task.H)
 
     def cluster_ranks(self, part: Part, task: ShortlistTask) -> NDArray[np.int64]:
@@ -166,18 +169,18 @@ class Shortlister(nn.Module):
         return bool(new.any())
 
     def grow(self, count: int, generator: torch.Generator) -> None:
-        """Append labels of which nothing is known yet: spread evenly over the clusters."""
+        """Append labels without points or texts, spread evenly over the clusters."""
         spread = torch.arange(count, device=self.clusters.device) % (self.clusters.max() + 1)
         self.clusters = torch.cat([self.clusters, spread.to(self.clusters)])
 
     @torch.no_grad()
     def assign(self, labels: Tensor, vectors: Tensor) -> None:
-        """Make labels findable by points like `vectors` [S, D]; a label whose vector is zero stays where it is."""
+        """Move labels to the clusters nearest to `vectors` [S, D]; a label whose vector is zero keeps its cluster."""
         known = vectors.any(dim=1)
         if known.any():
-            self._place(labels[known], vectors[known])
+            self._assign(labels[known], vectors[known])
 
-    def _place(self, labels: Tensor, vectors: Tensor) -> None:
+    def _assign(self, labels: Tensor, vectors: Tensor) -> None:
         index = self.index()
         assert isinstance(index, BeamIndex)
         self.clusters = self.clusters.index_copy(0, labels, index.nearest(vectors).to(self.clusters))
@@ -189,7 +192,7 @@ class Shortlister(nn.Module):
         return {}
 
     def take_tensors(self, more: State, learned: int) -> None:
-        """Take what `more_tensors` returned."""
+        """Restore the state that `more_tensors` returned."""
 
 
 class ClusterBeam(Shortlister):
@@ -234,10 +237,10 @@ class NearestLabels(Shortlister):
         more = unit(self.heads.new_zeros(count, self.heads.shape[1]), generator)
         self.heads = torch.cat([self.heads, more])
 
-    def _place(self, labels: Tensor, vectors: Tensor) -> None:
+    def _assign(self, labels: Tensor, vectors: Tensor) -> None:
         self.heads = self.heads.index_copy(0, labels, F.normalize(vectors, dim=1))
         if self.graph is not None and int(labels.min()) < len(self.graph):
-            self.graph = None  # it cannot move what it holds; what lies behind joins it
+            self.graph = None  # HNSW cannot move nodes, so the graph is rebuilt; labels behind its end are just added
 
     def more_tensors(self, learned: int) -> State:
         """Return the graph."""
@@ -249,7 +252,7 @@ class NearestLabels(Shortlister):
 
 
 class LabelTree(Shortlister):
-    """Halves labels by their centroids down to small leaves; each node learns which points to take."""
+    """Halves labels by their centroids down to small leaves; each node learns which points have labels below it."""
 
     def learn(self, task: ShortlistTask) -> None:
         """Grow the tree and train its nodes."""
@@ -275,7 +278,7 @@ class LabelTree(Shortlister):
         return TreeIndex(self.heads, self.clusters[:learned], int(self.beam))
 
     def train_nodes(self, task: ShortlistTask) -> None:
-        """Train w and b of each node on the points that come by it, against frozen x̂."""
+        """Train w and b of each node on the points that visit it, with x̂ frozen."""
         part, weights = task.lesson.train, nn.Parameter(self.heads)
         nodes = nn.Module()
         nodes.register_parameter("weights", weights)

@@ -142,7 +142,7 @@ def _features(tagger: Tagger, X: csr_array, label: int, dataset: Dataset) -> lis
 def confusions(tagged: Tagged) -> list[Confusion]:
     """Return the labels that are most often predicted instead of others.
 
-    Of a point with n labels, the top n predictions count: each wrong one is paired with each label missing there.
+    For a point with n labels, each wrong label in its top n is paired with each true label that is not there.
     """
     truth, ranking = tagged.points.Y, tagged.ranking
     looked = np.arange(ranking.k) < np.diff(truth.indptr)[:, None]

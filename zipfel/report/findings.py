@@ -59,7 +59,7 @@ class Findings:
     part: str
     report: Report
     curves: Mapping[str, Floats]  # P, R and coverage for k = 1, 2, ..., in percent
-    covered: Floats  # share of the occurring labels that are found, per frequency bin, in percent
+    covered: Floats  # share of the occurring labels that are predicted correctly, per frequency bin, in percent
     reliability: Reliability
     shortlist: Shortlist
     best: list[Document]

@@ -61,7 +61,7 @@ def inline_svg(draw: Callable[..., None], *values: Any) -> str:
         draw(axes, *values)
         svg = svg_of(figure, transparent=True)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.S)
-    svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)  # it takes the size of its place in the page
+    svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)  # it scales with the page
     svg = re.sub(r" font-family: [^;\"]*;?", "", svg)  # the page's
     used = set(re.findall(r"[(\"]#([^)\"]+)", svg))
     return re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", svg)
@@ -73,7 +73,7 @@ def contributions(axes: Any, bins: Sequence[Bin]) -> None:
 
 
 def covered(axes: Any, shares: Floats, bins: Sequence[Bin]) -> None:
-    """Plot the share of labels that are found at least once, by label frequency."""
+    """Plot the share of labels that are predicted correctly at least once, by label frequency."""
     _bars(axes, shares.tolist(), bins, "% of labels found", SECOND)
     axes.set_ylim(0, 108)
 

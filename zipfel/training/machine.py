@@ -1,4 +1,4 @@
-"""What is set once for the whole process, and why (docs/decisions/007-sparse-rows.md)."""
+"""Settings of the whole process, and their reasons (docs/decisions/007-sparse-rows.md)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def keep_freed_memory() -> None:
     """Tell glibc to keep large freed blocks for the next step instead of handing them back.
 
     A step of training frees and takes the same hundreds of megabytes again; by default each of these blocks is mapped
-    anew and every page of it faulted in and zeroed, which costs more than the arithmetic. Elsewhere than on Linux with
-    glibc nothing is done.
+    anew and every page of it faulted in and zeroed, which costs more than the arithmetic. Has no effect on
+    systems other than Linux with glibc.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -13,7 +13,7 @@ import torch
 
 
 def free_memory(device: str = "cpu") -> int:
-    """Return the bytes that are free on this machine, or in its GPU, or as many as its container may still take."""
+    """Return the free bytes of this machine, its GPU, or its container."""
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[0])
     lines = _lines("/proc/meminfo")
@@ -35,7 +35,7 @@ def _lines(path: str) -> list[str]:
 
 @contextmanager
 def watched() -> Iterator[list[int]]:
-    """Yield a place that holds the most bytes that this process had since."""
+    """Yield a list of one number, updated during the block: the peak memory of this process, in bytes."""
     peak, stop = [held_memory()], threading.Event()
 
     def watch() -> None:
@@ -54,7 +54,7 @@ def watched() -> Iterator[list[int]]:
 
 
 def held_memory() -> int:
-    """Return the bytes that this process holds in memory; elsewhere than on Linux, the most that it has held."""
+    """Return the memory of this process in bytes; on systems other than Linux, its peak."""
     pages = _lines("/proc/self/statm")
     if pages:
         return int(pages[0].split()[1]) * os.sysconf("SC_PAGE_SIZE")

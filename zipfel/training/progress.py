@@ -1,4 +1,4 @@
-"""What a long piece of work reports while it runs. Nothing here prints: zipfel/display.py does."""
+"""Progress reports of long work. Nothing here prints: zipfel/display.py does."""
 
 from __future__ import annotations
 

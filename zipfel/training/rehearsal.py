@@ -1,4 +1,4 @@
-"""Takes a few steps of each stage of a run and notes what they cost."""
+"""Takes a few steps of each stage of a run and measures them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = 4.0  # spent on the steps of a stage, after which it ends
 
 @dataclass
 class Act:
-    """What a stage with gradients cost in a rehearsal, in seconds, and how long the stage is in full."""
+    """Seconds that a stage with gradients took in a rehearsal, and the length of the full stage."""
 
     stage: str
     length: StageLength
@@ -82,7 +82,7 @@ class Rehearsal(Observer):
         self._depth -= 1
 
     def made(self, stage: str, seconds: float, grows_with: Growth) -> None:
-        """Note what a stage without gradients cost."""
+        """Note the seconds of a stage without gradients."""
         if self._depth == 0:
             self.stages[stage] = (seconds, grows_with)
 

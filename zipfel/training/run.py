@@ -1,6 +1,6 @@
 """A run: stages that keep their results in a folder, so that an interrupted run resumes.
 
-Every random draw derives from (seed, stage, epoch, step): a resumed run draws what an uninterrupted one draws.
+Every random draw derives from (seed, stage, epoch, step): a resumed run draws the same numbers as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Run:
     def opened(self, inputs: Mapping[str, Any], fresh: bool = False) -> Iterator[None]:
         """Open the run for a block; if the block fails before a stage has kept anything, leave nothing behind.
 
-        A command that failed at once must not stand in the way of a corrected one, which has other inputs.
+        A command that failed at once must not block a corrected one, which has other inputs.
         """
         folders = [] if self.folder is None else [self.folder, *self.folder.parents]
         new = [folder for folder in folders if not folder.exists()]  # nearest first
@@ -118,7 +118,7 @@ class Run:
             write_state(path, state, notes or {})
 
     def forget(self, name: str) -> None:
-        """Remove what was kept under a name."""
+        """Remove the result of this name."""
         path = self._file(name)
         if path is not None:
             path.unlink(missing_ok=True)
@@ -242,7 +242,7 @@ def state_size(state: State) -> int:
 
 
 def read_state(path: Path) -> tuple[State, dict[str, Any]]:
-    """Read what `write_state` wrote."""
+    """Read a file that `write_state` wrote."""
     try:
         with safe_open(path, framework="pt") as file:
             notes = orjson.loads((file.metadata() or {}).get("notes", "{}"))

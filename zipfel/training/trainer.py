@@ -100,8 +100,8 @@ def train(
 
     turn: work between epochs, under one optimizer and one schedule. It is called with the number of finished epochs:
     before the first one, after every `schedule.turn_every` epochs (before validation), and when an interrupted stage
-    resumes. In that case it is told so: the checkpoint already holds what the last turn did to `module`, and maybe some
-    steps of the next epoch.
+    resumes; its second argument is true then. The checkpoint already holds the changes that the last turn made to
+    `module`, and maybe some steps of the next epoch.
 
     A finished stage is loaded; an interrupted one resumes at its last checkpoint with the same draws. Ctrl-C ends it
     early with the best weights so far.

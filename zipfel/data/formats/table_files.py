@@ -51,11 +51,11 @@ class Table:
 
     @property
     def row_unit(self) -> str:
-        """What the number of a row counts: lines or rows."""
+        """The unit of row numbers: lines or rows."""
         return "line" if self.by_line else "row"
 
     def option(self, name: str) -> str:
-        """Return what sets one of `TableSettings`: an option of the command line, or for a data frame the parameter."""
+        """Return how messages name a setting: as an option of the command line, or for a data frame as a parameter."""
         return f"TableSettings({name}=...)" if self.path == FRAME else f"--{name}"
 
     def error(self, problem: str, number: int | None = None) -> DataError:
