@@ -123,7 +123,7 @@ class Fitted:
             if is_matrix(X):
                 raise DataError("the model was fitted on texts; found a matrix")
             return self.blueprint.features.transform(self.blueprint.source.texts(X))
-        rows = matrix_of(X)
+        rows = matrix_of(np.empty((0, self.model.features)) if isinstance(X, list) and not X else X)
         self.check_width(rows.shape[1])
         return rows
 

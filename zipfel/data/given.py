@@ -12,10 +12,11 @@ from scipy.sparse import csr_array
 
 from zipfel.data.cells import checked_name, is_list, label_names
 from zipfel.data.dataset import Dataset, Part
+from zipfel.data.formats.parents import given_parents
 from zipfel.data.formats.sparse_text import matrix_of as csr_of
 from zipfel.data.formats.table import TableSettings, read_label_texts, separator_hint
 from zipfel.data.formats.table_files import columns_of, is_column, is_frame, values_of
-from zipfel.data.hierarchy import Hierarchy, with_hierarchy
+from zipfel.data.hierarchy import with_hierarchy
 from zipfel.data.labels import first_duplicate
 from zipfel.data.points import Array, is_matrix, is_numeric, points_of, texts_in, texts_of
 from zipfel.errors import DataError
@@ -27,7 +28,7 @@ def dataset_of(
     label_texts: Any = None,
     label_names: Sequence[Any] | None = None,
     sep: str | None = None,
-    parents: Mapping[Any, Any] | None = None,
+    parents: Any = None,
     ancestors: bool = False,
 ) -> Dataset:
     """Return a data set.
@@ -35,7 +36,7 @@ def dataset_of(
     X: texts (a list, a series, lists by field, a data frame) or features (a matrix, a frame of numbers, vectors).
     y: lists of names, a series of lists or of strings, an indicator frame, or a matrix.  label_texts: by label name, as
     a dict, a series or a frame.  label_names: of the columns of a matrix.  sep: separator of labels in a string.
-    parents, ancestors: a hierarchy of the labels, as in `with_hierarchy`.
+    parents: of labels, as a dict, a series or a frame.  ancestors: as in `with_hierarchy`.
     """
     fields = label_texts_of(label_texts)
     described = {name for texts in fields.values() for name in texts}
@@ -52,7 +53,7 @@ def dataset_of(
     dataset = Dataset(part, label_names=names, label_texts=columns if described else None)
     if parents is None and not ancestors:
         return dataset
-    return with_hierarchy(dataset, Hierarchy.of(parents or {}), ancestors)
+    return with_hierarchy(dataset, given_parents({} if parents is None else parents, sep), ancestors)
 
 
 # --- Tags -------------------------------------------------------------------------------------------------------------
@@ -140,6 +141,9 @@ def label_matrix(y: Any, names: Sequence[str], sep: str | None = None) -> csr_ar
     """Return tags as a [points, names] matrix, without tags that are not among the names."""
     matrix, columns = _indicator(y)
     if matrix is not None and columns is None:
+        if matrix.shape[1] != len(names):
+            raise DataError(f"the matrix of tags has {matrix.shape[1]} columns, and the model {len(names)} labels; "
+                            "give it a column for each, in the order of classes_, or give lists of names")  # fmt: skip
         return matrix
     if matrix is not None and columns is not None:
         y = [[columns[label] for label in matrix.indices[start:end]] for start, end in _spans(matrix)]

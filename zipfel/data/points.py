@@ -18,15 +18,19 @@ from zipfel.errors import DataError
 Array = np.ndarray[Any, Any]
 
 
-def points_of(X: Any, columns: Sequence[str] | str = ()) -> Any:
+def points_of(X: Any, columns: Sequence[str] | str = (), fields: Sequence[str] = ()) -> Any:
     """Return points as texts (a list, or lists by field) or as a matrix, whatever they are given as.
 
-    columns: the text columns of a data frame; if empty, those that the command line takes. A frame of numbers, a column
-    or list of vectors, and a tensor are matrices.
+    columns: the text columns of a data frame.  fields: the text fields of a fitted model; without `columns`, those of
+    them that a frame has are taken, and if it has none, the columns that the command line takes. A frame of numbers, a
+    column or list of vectors, and a tensor are matrices.
     """
     if is_frame(X):
+        columns = columns or open_frame(X).present(fields)
         matrix = None if columns else _numbers(X)
         return _frame_texts(X, columns) if matrix is None else matrix
+    if isinstance(X, np.ndarray):
+        X = _held(X)
     if isinstance(X, np.ndarray) and not is_matrix(X):
         return _array_points(X)
     if is_column(X):
@@ -46,8 +50,10 @@ def _array_points(X: Array) -> Any:
                         "Reshape your data: X.reshape(1, -1) is one point")  # fmt: skip
     if X.ndim == 1:
         return points_of(X.tolist()) if len(X) and _is_vector(X[0]) else {"text": texts_in(X.tolist(), "")}
+    if X.ndim != 2:
+        raise DataError(f"expected a row of features for each point; found an array of {X.ndim} dimensions")
     try:
-        return X.astype(np.float32) if X.ndim == 2 else X
+        return X.astype(np.float32)
     except (TypeError, ValueError):
         raise DataError(
             "an array with several columns must hold numbers; give texts in a list or a data frame"
@@ -123,13 +129,20 @@ def texts_in(values: Iterable[Any], field: str) -> list[str]:
 
 
 def _numbers(frame: Any) -> Array | None:
-    """Return a data frame as a matrix; None unless all its columns are numbers."""
-    arrays = []
-    for column in columns_of(frame).values():
-        arrays.append(np.asarray(column))
+    """Return a data frame as a matrix; None unless all its columns are numbers, or the only one holds vectors."""
+    arrays, columns = [], list(columns_of(frame).values())
+    if len(columns) == 1 and len(values := values_of(columns[0])) and _is_vector(values[0]):
+        return _stacked(values)
+    for column in columns:
+        arrays.append(_held(np.asarray(column)))
         if not is_numeric(arrays[-1]):
             return None
     return np.column_stack(arrays) if arrays else None
+
+
+def _held(array: Array) -> Array:
+    """Return an array in a type that scipy's matrices can hold."""
+    return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def is_numeric(array: Array) -> bool:

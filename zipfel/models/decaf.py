@@ -57,6 +57,7 @@ class Decaf(DecafModel):
         self.Z = merged_texts(self.Z, lesson.Z)
         held_out = None if lesson.validation is None else labelled(lesson.validation) or None
         lesson = replace(lesson, train=part, validation=held_out)
+        self.note_unused(run)
         if self.settings.token_init != "random" and not warm:
             self.start_tokens(lesson, run)
         if not warm and (self.settings.lite or not self.is_exact):
