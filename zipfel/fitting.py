@@ -72,6 +72,9 @@ class Blueprint:
     def featured(self, dataset: Dataset, known: Container[str] = ()) -> Dataset:
         """Return the data set with features, without its test part."""
         dataset = dataclasses.replace(dataset, test=None)
+        if dataset.train.weights is not None and not self.abilities.weights_points:
+            raise ConfigError(f"{self.choice.model} cannot weight points, as sample_weight asks; "
+                              "`zipfel models` lists who can")  # fmt: skip
         if (dataset.train.texts is not None) != (self.features is not None):
             kind = "texts" if self.features is not None else "a matrix of features"
             raise DataError(f"the model was fitted on {kind}; these points are not of that kind")

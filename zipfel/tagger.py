@@ -19,7 +19,7 @@ from zipfel.data.given import checked_texts, dataset_of, label_matrix
 from zipfel.data.labels import names_as_texts
 from zipfel.data.points import points_of
 from zipfel.errors import ConfigError, DataError, ZipfelWarning, did_you_mean
-from zipfel.estimator import Estimator, refuse
+from zipfel.estimator import Estimator
 from zipfel.explain import Reason, reasons
 from zipfel.fitting import Blueprint, Fitted, chosen_device, lesson_of, trained
 from zipfel.label_report import LabelReport
@@ -83,7 +83,7 @@ class Tagger(Estimator):
         label_names: Any = None,
         parents: Any = None,
         ancestors: bool = False,
-        **refused: Any,
+        sample_weight: Any = None,
     ) -> Self:
         """Learn from points and tags.
 
@@ -91,11 +91,10 @@ class Tagger(Estimator):
         lists of names, a series of lists or of strings, an indicator frame, or a matrix, whose columns `label_names`
         may name.  label_texts: by name, as a dict, a series or a frame.  parents: {tag: parent or list of parents}, a
         hierarchy, also as a series or a frame.  ancestors: give each point the ancestors of its tags too.
-        `sample_weight` is refused.
+        sample_weight: a number for each point, relative to the others: how often training draws it; 0 leaves it out.
         """
-        refuse(refused)
         points = self._points(X, self.warm_start)
-        dataset = dataset_of(points, y, label_texts, label_names, self.sep, parents=parents, ancestors=ancestors)
+        dataset = dataset_of(points, y, label_texts, label_names, self.sep, parents, ancestors, sample_weight)
         old = self.fitted_.blueprint if self.warm_start and self.fitted_ else None
         choice = self.choice(dataset) if old is None else (old.choice, old.settings)
         if note := fitting.unused_label_texts(*choice, dataset):

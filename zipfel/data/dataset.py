@@ -67,6 +67,7 @@ class Part:
     uids: Sequence[str] | None = None
     filtered: csr_array | None = None
     others: Mapping[str, Sequence[Any]] | None = None  # further columns of a table, where they are kept
+    weights: NDArray[np.float64] | None = None  # how often training draws a point, 1 on average; None: each equally
 
     def __post_init__(self) -> None:
         """Check that everything has one row per point, and remove filtered pairs from Y."""
@@ -78,6 +79,8 @@ class Part:
             _equal(f"texts of {name!r}", len(texts), "rows of Y", Y.shape[0])
         if self.uids is not None:
             _equal("uids", len(self.uids), "rows of Y", Y.shape[0])
+        if self.weights is not None:
+            _equal("weights", len(self.weights), "rows of Y", Y.shape[0])
         if self.filtered is not None:
             object.__setattr__(self, "filtered", _labels("filtered", self.filtered))
             _equal("shape of filtered", self.filtered.shape, "shape of Y", Y.shape)
@@ -97,7 +100,13 @@ class Part:
             uids=None if self.uids is None else pick(self.uids, rows),
             filtered=None if self.filtered is None else self.filtered[rows],
             others=None if self.others is None else {name: pick(c, rows) for name, c in self.others.items()},
+            weights=None if self.weights is None else self.weights[rows],
         )
+
+    @property
+    def draws(self) -> int | NDArray[np.float64]:
+        """What the trainer draws points by: their weights, or else their number."""
+        return len(self) if self.weights is None else self.weights
 
     def with_labels(self, kept: Rows) -> Part:
         """Return the same points with only the labels `kept`, renumbered 0, 1, ..."""
@@ -214,6 +223,7 @@ def fingerprint(dataset: Dataset, parts: Iterable[Part]) -> str:
     matrices = [dataset.Z]
     for part in parts:
         digest.update(fingerprints(part).tobytes())
+        digest.update(b"" if part.weights is None else part.weights.tobytes())
         matrices += [part.Y, part.filtered]
     for matrix in matrices:
         for numbers in () if matrix is None else (matrix.indptr, matrix.indices, matrix.data):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ def points_of(X: Any, columns: Sequence[str] | str = (), fields: Sequence[str] =
     them that a frame has are taken, and if it has none, the columns that the command line takes. A frame of numbers, a
     column or list of vectors, and a tensor are matrices.
     """
+    X = arrayed(X)
     if is_frame(X):
         columns = columns or open_frame(X).present(fields)
         matrix = None if columns else _numbers(X)
@@ -39,6 +40,11 @@ def points_of(X: Any, columns: Sequence[str] | str = (), fields: Sequence[str] =
     if hasattr(type(X), "detach"):  # a tensor of torch
         X = X.detach().cpu().float().numpy()
     return _stacked(X) if isinstance(X, list | tuple) and X and _is_vector(X[0]) else X
+
+
+def arrayed(values: Any) -> Any:
+    """Return an object that only offers to become an array, such as one of JAX, as an array; others as they are."""
+    return np.asarray(values) if hasattr(type(values), "__array__") and not isinstance(values, Sized) else values
 
 
 def _array_points(X: Array) -> Any:

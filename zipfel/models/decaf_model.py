@@ -49,6 +49,7 @@ class DecafModel(Model):
             takes_labels_by_text=True,
             takes_new_words=not settings.lite,  # whose token vectors Module IV does not train
             takes_shortlist=True,
+            weights_points=True,
         )
 
     @property
