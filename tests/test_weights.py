@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,14 @@ def test_auto_chooses_a_model_that_weights_points():
     tagger = Tagger(device="cpu")
     assert tagger.choice(dataset_of(texts, codes))[0].model == "mnn"
     assert tagger.choice(dataset_of(texts, codes, weights=np.arange(8)))[0].model == "lightdxml"
+
+
+def test_points_keep_their_weights_when_some_are_held_out():
+    points = dataset_of(TEXTS, TAGS, weights=np.arange(80)).train
+    assert points.take(np.array([5, 2])).weights.tolist() == points.weights[[5, 2]].tolist()
+    assert len(points) == 79
+    part = replace(points, Y=points.Y[:, :2])
+    assert np.array_equal(part.weights, points.weights)
 
 
 def test_a_run_with_other_weights_is_not_resumed():

@@ -87,7 +87,8 @@ class Tagger(Estimator):
     ) -> Self:
         """Learn from points and tags.
 
-        X: texts (a list, a series, lists by field, a data frame) or features (a matrix, an array of embeddings).  y:
+        X: texts (a list, a series, lists by field, a data frame) or features (a matrix, an array of embeddings); a
+        field, or a column that `text_columns` names, may hold vectors beside texts.  y:
         lists of names, a series of lists or of strings, an indicator frame, or a matrix, whose columns `label_names`
         may name.  label_texts: by name, as a dict, a series or a frame.  parents: {tag: parent or list of parents}, a
         hierarchy, also as a series or a frame.  ancestors: give each point the ancestors of its tags too.
@@ -284,7 +285,7 @@ class Tagger(Estimator):
 
     def _points(self, X: Any, fitted: bool = True) -> Any:
         """Return points as texts or a matrix.  fitted: take the text fields of the fitted model from a data frame."""
-        fields = self.fitted_.blueprint.source.fields if fitted and self.fitted_ else ()
+        fields = self.fitted_.fields if fitted and self.fitted_ else ()
         return points_of(X, self.text_columns or (), fields)
 
     # --- Saving -------------------------------------------------------------------------------------------------------

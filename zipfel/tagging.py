@@ -18,6 +18,7 @@ from scipy.sparse import csr_array, vstack
 from zipfel import calibration, persistence
 from zipfel.data.given import checked_texts
 from zipfel.data.labels import LabelSpace
+from zipfel.data.points import split_vectors
 from zipfel.data.source import Source, is_fielded
 from zipfel.errors import ConfigError, DataError
 from zipfel.fitting import Fitted, chosen_device
@@ -72,8 +73,9 @@ class Request:
         if single and not 0 <= self.threshold <= 1:  # type: ignore[operator]  # one of several may be ∞
             raise ConfigError(f"threshold must be at least 0 and at most 1; found {self.threshold}")
         blueprint = fitted.blueprint
-        if is_fielded(self.X):
-            blueprint.source.texts(self.X)
+        X, _ = split_vectors(self.X)
+        if is_fielded(X):
+            blueprint.source.texts(X)
         if not self.extra:
             return
         if blueprint.features is None:

@@ -19,7 +19,7 @@ from zipfel.data.formats.table import TableSettings, read_label_texts, separator
 from zipfel.data.formats.table_files import columns_of, is_column, is_frame, values_of
 from zipfel.data.hierarchy import with_hierarchy
 from zipfel.data.labels import first_duplicate
-from zipfel.data.points import Array, arrayed, is_matrix, is_numeric, points_of, texts_in, texts_of
+from zipfel.data.points import Array, arrayed, is_matrix, is_numeric, points_of, split_vectors, texts_in, texts_of
 from zipfel.errors import DataError
 
 
@@ -35,7 +35,8 @@ def dataset_of(
 ) -> Dataset:
     """Return a data set.
 
-    X: texts (a list, a series, lists by field, a data frame) or features (a matrix, a frame of numbers, vectors).
+    X: texts (a list, a series, lists by field, a data frame) or features (a matrix, a frame of numbers, vectors); a
+    field may hold vectors beside texts.
     y: lists of names, a series of lists or of strings, an indicator frame, or a matrix.  label_texts: by label name, as
     a dict, a series or a frame.  label_names: of the columns of a matrix.  sep: separator of labels in a string.
     parents: of labels, as a dict, a series or a frame.  ancestors: as in `with_hierarchy`.  weights: of points; those
@@ -45,14 +46,14 @@ def dataset_of(
     described = {name for texts in fields.values() for name in texts}
     given = None if weights is None else checked_weights(weights)
     names, Y = _labels(arrayed(y), label_names, sep, described, given)
-    X = points_of(X)
+    X, vectors = split_vectors(points_of(X))
     texts = None if is_matrix(X) else texts_of(X)
     if texts is None and X.shape[1] == 0:
         raise DataError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
     points = X.shape[0] if texts is None else len(next(iter(texts.values()), ()))
     if points != Y.shape[0]:
         raise DataError(f"X has {points} points and y has {Y.shape[0]} rows; they must be equal")
-    part = weighted(Part(Y, X=X if texts is None else None, texts=texts), given)
+    part = weighted(Part(Y, X=X if texts is None else None, texts=texts, vectors=vectors or None), given)
     columns = {field: [texts.get(name, "") for name in names] for field, texts in fields.items()}
     dataset = Dataset(part, label_names=names, label_texts=columns if described else None)
     if parents is None and not ancestors:

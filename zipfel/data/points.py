@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array, hstack, issparse
 
 from zipfel.data.cells import cell_text
 from zipfel.data.dataset import Part, Texts
@@ -71,6 +71,31 @@ def is_matrix(values: Any) -> bool:
     return issparse(values) or (isinstance(values, np.ndarray) and values.ndim == 2 and is_numeric(values))
 
 
+def split_vectors(X: Any) -> tuple[Any, dict[str, csr_array]]:
+    """Separate fields of vectors, of unit length [points, width], from fields of text; vectors alone are a matrix."""
+    if not isinstance(X, Mapping):
+        return X, {}
+    matrices = {str(name): points_of(column) for name, column in X.items() if _holds_vectors(column)}
+    texts = {name: column for name, column in X.items() if str(name) not in matrices}
+    if matrices and not texts:
+        return hstack([matrix_of(matrix) for matrix in matrices.values()], format="csr"), {}
+    return texts, {name: _unit_rows(matrix_of(matrix)) for name, matrix in matrices.items()}
+
+
+def _holds_vectors(column: Any) -> bool:
+    """Whether a field holds a vector for each point, not a text."""
+    if is_matrix(column) or hasattr(type(column), "detach"):
+        return True
+    values = values_of(column) if is_column(column) else column
+    return isinstance(values, list | tuple) and len(values) > 0 and _is_vector(values[0])
+
+
+def _unit_rows(rows: csr_array) -> csr_array:
+    lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+    scales = np.repeat(1 / np.maximum(lengths, 1e-12), np.diff(rows.indptr))
+    return csr_array(((rows.data * scales).astype(np.float32), rows.indices, rows.indptr), shape=rows.shape)
+
+
 def texts_of(X: Any) -> Texts:
     """Return texts by field, all of one length; a plain list is one field. Documents may have fields too."""
     if isinstance(X, str):
@@ -113,14 +138,16 @@ def matrix_of(X: Any) -> csr_array:
     return rows
 
 
-def _frame_texts(frame: Any, columns: Sequence[str] | str) -> Texts:
+def _frame_texts(frame: Any, columns: Sequence[str] | str) -> dict[str, Any]:
+    """Return the texts of columns of a frame, by name; a column of vectors as a matrix."""
     table = open_frame(frame)
     names = (columns,) if isinstance(columns, str) else tuple(columns) or tuple(table.present(TEXT_COLUMNS))
     if not names:
         known = listed(table.columns)
         raise table.error(f"no text column found; name it with Tagger(text_columns=[...]) (columns: {known})")
     given, own = columns_of(frame), table.own(names)
-    return {name: texts_in(values_of(given[name]), name) for name in own}
+    values = {name: values_of(given[name]) for name in own}
+    return {name: _stacked(v) if v and _is_vector(v[0]) else texts_in(v, name) for name, v in values.items()}
 
 
 def texts_in(values: Iterable[Any], field: str) -> list[str]:
