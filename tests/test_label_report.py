@@ -73,17 +73,17 @@ def test_what_is_not_defined_is_empty_and_labels_are_sorted_by_points(tmp_path):
 
 
 def test_macro_averages_are_over_the_labels_that_occur():
-    ids = np.array([[0, 1, 3], [0, 1, 3], [1, 3, -1], [3, -1, -1]])
+    ids = np.array([[0, 1, 3], [0, 1, 3], [1, 3, 4], [3, -1, -1]])
     ranking = Ranking(ids, np.where(ids >= 0, 0.9, -np.inf).astype(np.float32))
     truth = csr_array([[1, 0, 1, 0, 0], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]])
     averages = LabelReport.of(ranking, truth, list("abcde"), 0.5).averages()
-    # a: 2 of 2 right, b: 1 of 3 for its only point, c: never predicted; d occurs nowhere, e is neither
+    # a: 2 of 2 right, b: 1 of 3 for its only point, c: never predicted; d and e occur nowhere
     assert averages["macroP"] == pytest.approx(100 * (1 + 1 / 3 + 0) / 3)
     assert averages["macroR"] == pytest.approx(100 * (1 + 1 + 0) / 3)
     assert averages["macroF1"] == pytest.approx(100 * (1 + 0.5 + 0) / 3)
-    assert averages["microP"] == pytest.approx(100 * 3 / 9)
+    assert averages["microP"] == pytest.approx(100 * 3 / 10)
     assert averages["microR"] == pytest.approx(100 * 3 / 4)
-    assert averages["microF1"] == pytest.approx(100 * 6 / 13)
+    assert averages["microF1"] == pytest.approx(100 * 6 / 14)
 
 
 def test_a_report_of_nothing_has_averages_of_0():
