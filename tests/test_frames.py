@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 import zipfel
 from zipfel.data.dataset import fingerprint
 from zipfel.data.given import dataset_of
-from zipfel.errors import DataError
+from zipfel.errors import ConfigError, DataError
 from zipfel.tagger import Tagger
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -314,3 +314,102 @@ def test_names_that_are_attributes_of_frames_are_names_like_others(name):
     assert dataset_of(TEXTS, LISTS, pandas.Series({name: "x"})).label_names == sorted(["a", "b", "c", name])
     frame = pandas.DataFrame({name: TEXTS, "text": TEXTS})
     assert dataset_of(frame, pandas.DataFrame({name: [1, 0, 1]})).label_names == [name]
+
+
+# --- A fitted model and its frames ------------------------------------------------------------------------------------
+
+
+def test_a_frame_is_read_by_the_fields_of_the_model(plain):
+    frame = pandas.DataFrame({"text": ["wave"] * 40, **FIELDS})
+    assert plain.predict(frame, 2) == plain.predict(FIELDS, 2)  # `text` would be taken from a frame to fit on
+    assert plain.predict(frame[["text", "body"]], 2) == plain.predict({"body": COLUMNS["body"]}, 2)
+    warm = made(warm_start=True).fit(FIELDS, COLUMNS["tags"]).fit(frame, COLUMNS["tags"])
+    assert warm.source_.fields == ("title", "body")
+    assert made().fit(FIELDS, COLUMNS["tags"]).fit(frame, COLUMNS["tags"]).source_.fields == ("title", "text", "body")
+
+
+def test_the_case_of_fields_does_not_matter(plain):
+    wanted = plain.predict(FIELDS, 2)
+    upper = {"TITLE": COLUMNS["title"], "Body": COLUMNS["body"]}
+    assert plain.predict(pandas.DataFrame(upper), 2) == wanted
+    assert plain.predict(upper, 2) == wanted
+    assert plain.predict([dict(zip(upper, row, strict=True)) for row in zip(*upper.values(), strict=True)], 2) == wanted
+    with pytest.raises(ConfigError, match="two text fields differ only in case: title, Title"):
+        plain.predict([{"title": "wave", "Title": "fish"}])
+    with pytest.raises(ConfigError, match="the model has no text field 'titel'; did you mean 'title'"):
+        plain.predict([{"titel": "wave"}])
+
+
+def test_a_frame_of_missing_texts_is_no_matrix():
+    tagger = made().fit(COLUMNS["title"], COLUMNS["tags"])
+    missing = pandas.DataFrame({"text": [np.nan, np.nan]})
+    assert tagger.predict(missing, 2) == tagger.predict(["", ""], 2)
+    assert not tagger.known(missing).any()
+
+
+def test_a_report_of_labels_reads_frames_and_strings_as_fit_does():
+    frame = pandas.DataFrame({"what": COLUMNS["title"], "tags": ["; ".join(tags) for tags in COLUMNS["tags"]]})
+    tagger = made(text_columns="what", sep=";").fit(frame, frame["tags"])
+    report = tagger.per_label(frame, frame["tags"], 0.3)
+    wanted = tagger.per_label(COLUMNS["title"], COLUMNS["tags"], 0.3)
+    assert report.rows() == wanted.rows()
+    assert dict(zip(report.names, report.support.tolist(), strict=True)) == {
+        name: sum(name in tags for tags in COLUMNS["tags"]) for name in WORDS
+    }
+
+
+@pytest.mark.parametrize("columns", [2, 4])
+def test_a_matrix_of_tags_with_other_columns_than_labels_is_refused(plain, columns):
+    message = f"the matrix of tags has {columns} columns, and the model 3 labels"
+    for judge in (plain.score, plain.per_label):
+        with pytest.raises(DataError, match=message):
+            judge(FIELDS, np.ones((40, columns)))
+
+
+def test_half_precision_and_empty_lists_of_vectors():
+    X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float16)
+    tagger = made().fit(X, COLUMNS["tags"])
+    assert tagger.predict(X, 2) == tagger.predict(X.astype(np.float32), 2)
+    assert tagger.predict(pandas.DataFrame(X), 2) == tagger.predict(X, 2)
+    assert tagger.predict(pandas.DataFrame({"vector": list(X)}), 2) == tagger.predict(X, 2)
+    assert tagger.predict([]) == []
+    with pytest.raises(DataError, match="a row of features for each point; found an array of 3 dimensions"):
+        tagger.predict(X[:, :, None])
+
+
+# --- Parents ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "parents",
+    [
+        {" car ": "thing", "fruit": ["thing", None], "sea": float("nan")},
+        pandas.Series({"car": "thing", "fruit": ["thing"]}),
+        pandas.Series(["thing", "thing"], index=["car", "fruit"]),
+        *(kind({"label": ["car", "fruit", "sea"], "parent": ["thing", "thing", None]}) for kind in FRAMES),
+    ],
+)
+def test_parents_in_any_form(parents):
+    dataset = dataset_of(COLUMNS["title"], COLUMNS["tags"], parents=parents, ancestors=True)
+    assert dataset.hierarchy.parents == {"car": ("thing",), "fruit": ("thing",)}
+    assert dataset.label_names == ["car", "fruit", "sea", "thing"]
+
+
+def test_parents_are_named_as_labels_are():
+    dataset = dataset_of(["a b", "b c"], [[1], [2.0]], parents={1.0: 3, "2 ": [3.0]})
+    assert dataset.hierarchy.parents == {"1": ("3",), "2": ("3",)}
+
+
+@pytest.mark.parametrize(
+    ("parents", "message"),
+    [
+        (["car"], "parents must be a dict, a series or a frame; found list"),
+        (np.array(["car"]), "parents must be a dict, a series or a frame; found ndarray"),
+        ({"": "thing"}, "the name of a label must not be empty"),
+        ({"car": [{"a": 1}]}, "parents of label 'car': expected text, found dict"),
+        (pandas.DataFrame({"label": ["car"]}), "expected labels in the first column and a column 'parent'"),
+    ],
+)
+def test_parents_that_are_refused(parents, message):
+    with pytest.raises(DataError, match=message):
+        made().fit(COLUMNS["title"], COLUMNS["tags"], parents=parents)

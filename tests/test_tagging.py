@@ -209,6 +209,7 @@ def test_an_extra_label_counts_once_against_the_limit(folder, extra):
         ({"k": 0}, "k must be a whole number of at least 1; found 0"),
         ({"k": 2.5}, "k must be a whole number of at least 1; found 2.5"),
         ({"threshold": 1.5}, "threshold must be at least 0 and at most 1; found 1.5"),
+        ({"extra": {" label 5": "a text"}}, "extra: the model already has a label 'label 5'"),
         ({"threshold": [0.1, 0.2]}, "threshold must be a number, or 3 of them"),
         ({"extra": {"label 5": "a text"}}, "extra: the model already has a label 'label 5'"),
     ],
@@ -220,6 +221,30 @@ def test_requests_that_are_refused(folder, tagger, texts, options, message):
             act()
     (answer,) = posted(folder, {"texts": texts, **options})
     assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("folder", ["decaf"], indirect=True)
+def test_extra_labels_are_named_as_labels_are(folder, tagger, texts, extra):
+    spaced = {f" {name}\n": text for name, text in extra.items()}
+    wanted = tagger.predict(texts, 63, extra=extra)
+    assert tagger.tag([Request(texts, 63, extra=spaced)])[0].tags() == wanted
+    bodies = [{"texts": texts, "k": 63, "extra": names} for names in (extra, spaced, {" ": "text"})]
+    own, named, empty = posted(folder, *bodies)
+    assert tags_of(named.json()["tags"]) == tags_of(own.json()["tags"]) == wanted
+    assert empty.status_code == 400
+    assert "the name of a label must not be empty" in empty.json()["error"]
+
+
+def test_a_threshold_of_numpy_is_checked_too(tagger, texts):
+    with pytest.raises(ConfigError, match="threshold must be at least 0 and at most 1"):
+        tagger.predict(texts, threshold=np.float32(1.5))
+
+
+@pytest.mark.parametrize("folder", ["glas"], indirect=True)
+def test_the_nearest_labels_of_a_name_with_blanks(tagger):
+    assert tagger.nearest_labels(" label 5 ", 2) == tagger.nearest_labels("label 5", 2)
+    with pytest.raises(ConfigError, match="unknown label 'label'"):
+        tagger.nearest_labels("label")
 
 
 @pytest.mark.parametrize("folder", ["mnn", "glas"], indirect=True)

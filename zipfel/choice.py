@@ -53,12 +53,14 @@ def chosen(dataset: Dataset, model: str, preset: str, device: str) -> Choice:
     """
     if model != AUTO:
         return Choice(model, preset)
-    choice = choose(dataset.sizes, has_label_text(dataset), device)
+    choice = choose(dataset.sizes, has_label_text(dataset), device, dataset.train.weights is not None)
     return choice if preset == "default" else Choice(choice.model, preset, choice.why)
 
 
-def choose(sizes: Sizes, label_text: bool, device: str) -> Choice:
+def choose(sizes: Sizes, label_text: bool, device: str, weighted: bool = False) -> Choice:
     """Return the model and preset for data of these sizes; `features` is 0 if points are texts.
+
+    weighted: points have weights, which MNN cannot use.
 
     >>> choose(Sizes(30_000, 0, 10_000), True, "cpu")
     Choice(model='decaf', preset='default', why='labels have texts')
@@ -68,7 +70,7 @@ def choose(sizes: Sizes, label_text: bool, device: str) -> Choice:
     hurry = f"; {sizes.points:,} points × {sizes.labels:,} labels are much for a CPU" if slow else ""
     if label_text:
         return Choice("decaf", preset, f"labels have texts{hurry}")
-    if sizes.points <= FEW_POINTS:
+    if sizes.points <= FEW_POINTS and not weighted:
         return Choice("mnn", preset, f"labels have no texts, and {sizes.points:,} points are few{hurry}")
     if 0 < sizes.features < FEW_FEATURES:
         return Choice("glas", preset, f"labels have no texts, and {sizes.features:,} features are few{hurry}")

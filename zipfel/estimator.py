@@ -13,7 +13,6 @@ from zipfel.choice import Choice
 from zipfel.data.labels import LabelSpace
 from zipfel.data.source import Source
 from zipfel.data.text import TextFeatures
-from zipfel.errors import ConfigError
 from zipfel.fitting import Fitted
 from zipfel.models.base import Model, Predictor
 from zipfel.training.trainer import Outcome
@@ -120,12 +119,3 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}  # a wrong value is an error of `fit`
-
-
-def refuse(given: Mapping[str, Any]) -> None:
-    """Raise an error for arguments that `fit` does not take."""
-    if given.get("sample_weight") is not None:
-        raise ConfigError("sample_weight is refused: the models count points, and not all of them could weight points; "
-                          "repeat the points that should count more")  # fmt: skip
-    for name in given.keys() - {"sample_weight"}:
-        raise TypeError(f"Tagger.fit() got an unexpected keyword argument {name!r}")

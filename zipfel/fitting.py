@@ -18,7 +18,7 @@ from zipfel import calibration, config, metrics, persistence
 from zipfel.choice import Choice
 from zipfel.data.dataset import Dataset
 from zipfel.data.labels import LabelSpace, have_text, names_as_texts
-from zipfel.data.points import is_matrix, matrix_of, points_of
+from zipfel.data.points import is_matrix, matrix_of, points_of, split_vectors
 from zipfel.data.source import Source
 from zipfel.data.splits import split_rows
 from zipfel.data.text import TextFeatures, TextSettings
@@ -60,7 +60,9 @@ class Blueprint:
             return draft
         label_texts = draft.with_label_texts(dataset).label_texts
         chosen = config.from_mapping(TextSettings, text or {})
-        return dataclasses.replace(draft, features=TextFeatures.fit(dataset.train.texts, label_texts, chosen))
+        features = TextFeatures.fit(dataset.train.texts, label_texts, chosen)
+        widths = {name: matrix.shape[1] for name, matrix in (dataset.train.vectors or {}).items()}
+        return dataclasses.replace(draft, features=features.with_vectors(widths) if widths else features)
 
     def with_label_texts(self, dataset: Dataset, known: Container[str] = ()) -> Dataset:
         """Return the data set with names for missing texts of labels, where the model reads them."""
@@ -72,6 +74,9 @@ class Blueprint:
     def featured(self, dataset: Dataset, known: Container[str] = ()) -> Dataset:
         """Return the data set with features, without its test part."""
         dataset = dataclasses.replace(dataset, test=None)
+        if dataset.train.weights is not None and not self.abilities.weights_points:
+            raise ConfigError(f"{self.choice.model} cannot weight points, as sample_weight asks; "
+                              "`zipfel models` lists who can")  # fmt: skip
         if (dataset.train.texts is not None) != (self.features is not None):
             kind = "texts" if self.features is not None else "a matrix of features"
             raise DataError(f"the model was fitted on {kind}; these points are not of that kind")
@@ -112,18 +117,24 @@ class Fitted:
     calibration: calibration.Calibration | None = None  # None where held-out points were too few
 
     @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields of texts, and of vectors beside them."""
+        features = self.blueprint.features
+        return (*self.blueprint.source.fields, *(features.vectors if features is not None else ()))
+
+    @property
     def labels(self) -> LabelSpace:
         """The labels."""
         return self.blueprint.labels
 
     def rows(self, X: Any) -> csr_array:
         """Return the features of texts, or of rows of a matrix."""
-        X = points_of(X)
+        X, vectors = split_vectors(points_of(X))
         if self.blueprint.features is not None:
             if is_matrix(X):
                 raise DataError("the model was fitted on texts; found a matrix")
-            return self.blueprint.features.transform(self.blueprint.source.texts(X))
-        rows = matrix_of(X)
+            return self.blueprint.features.rows(self.blueprint.source.texts(X), vectors)
+        rows = matrix_of(np.empty((0, self.model.features)) if isinstance(X, list) and not X else X)
         self.check_width(rows.shape[1])
         return rows
 

@@ -19,7 +19,7 @@ from zipfel.data.given import checked_texts, dataset_of, label_matrix
 from zipfel.data.labels import names_as_texts
 from zipfel.data.points import points_of
 from zipfel.errors import ConfigError, DataError, ZipfelWarning, did_you_mean
-from zipfel.estimator import Estimator, refuse
+from zipfel.estimator import Estimator
 from zipfel.explain import Reason, reasons
 from zipfel.fitting import Blueprint, Fitted, chosen_device, lesson_of, trained
 from zipfel.label_report import LabelReport
@@ -81,20 +81,21 @@ class Tagger(Estimator):
         y: Any,
         label_texts: Any = None,
         label_names: Any = None,
-        parents: Mapping[Any, Any] | None = None,
+        parents: Any = None,
         ancestors: bool = False,
-        **refused: Any,
+        sample_weight: Any = None,
     ) -> Self:
         """Learn from points and tags.
 
-        X: texts (a list, a series, lists by field, a data frame) or features (a matrix, an array of embeddings).  y:
+        X: texts (a list, a series, lists by field, a data frame) or features (a matrix, an array of embeddings); a
+        field, or a column that `text_columns` names, may hold vectors beside texts.  y:
         lists of names, a series of lists or of strings, an indicator frame, or a matrix, whose columns `label_names`
         may name.  label_texts: by name, as a dict, a series or a frame.  parents: {tag: parent or list of parents}, a
-        hierarchy.  ancestors: give each point the ancestors of its tags too.  `sample_weight` is refused.
+        hierarchy, also as a series or a frame.  ancestors: give each point the ancestors of its tags too.
+        sample_weight: a number for each point, relative to the others: how often training draws it; 0 leaves it out.
         """
-        refuse(refused)
-        points = self._points(X)
-        dataset = dataset_of(points, y, label_texts, label_names, self.sep, parents=parents, ancestors=ancestors)
+        points = self._points(X, self.warm_start)
+        dataset = dataset_of(points, y, label_texts, label_names, self.sep, parents, ancestors, sample_weight)
         old = self.fitted_.blueprint if self.warm_start and self.fitted_ else None
         choice = self.choice(dataset) if old is None else (old.choice, old.settings)
         if note := fitting.unused_label_texts(*choice, dataset):
@@ -261,7 +262,8 @@ class Tagger(Estimator):
         self, X: Any, y: Any, threshold: float | Sequence[float] | None = None, filtered: csr_array | None = None
     ) -> LabelReport:
         """Return precision, recall, F1 and support of each label, at a threshold (as in `zipfel.tagging.per_label`)."""
-        return tagging.per_label(self._fitted(), X, label_matrix(y, self.labels_.unique_names), threshold, filtered)
+        truth = label_matrix(y, self.labels_.unique_names, self.sep)
+        return tagging.per_label(self._fitted(), self._points(X), truth, threshold, filtered)
 
     def explain(self, text: str, label: str) -> list[Reason]:
         """Return the contribution of each known term of a text to the score of a label, largest first."""
@@ -281,8 +283,10 @@ class Tagger(Estimator):
         truth = label_matrix(y, self.labels_.unique_names, self.sep)
         return metrics.measure(self.rank(X, 1), truth, ks=(1,))["P@1"] / 100
 
-    def _points(self, X: Any) -> Any:
-        return points_of(X, self.text_columns or ())
+    def _points(self, X: Any, fitted: bool = True) -> Any:
+        """Return points as texts or a matrix.  fitted: take the text fields of the fitted model from a data frame."""
+        fields = self.fitted_.fields if fitted and self.fitted_ else ()
+        return points_of(X, self.text_columns or (), fields)
 
     # --- Saving -------------------------------------------------------------------------------------------------------
 

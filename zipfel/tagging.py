@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
 from zipfel import calibration, persistence
+from zipfel.data.given import checked_texts
 from zipfel.data.labels import LabelSpace
+from zipfel.data.points import split_vectors
 from zipfel.data.source import Source, is_fielded
 from zipfel.errors import ConfigError, DataError
 from zipfel.fitting import Fitted, chosen_device
@@ -52,6 +54,10 @@ class Request:
     extra: Mapping[str, str] = field(default_factory=dict)
     filtered: csr_array | None = None
 
+    def __post_init__(self) -> None:
+        """Give the extra labels names as labels have them everywhere."""
+        object.__setattr__(self, "extra", checked_texts(self.extra or None))
+
     @property
     def depth(self) -> int:
         """How many labels of each point to rank."""
@@ -63,11 +69,13 @@ class Request:
 
     def check(self, fitted: Fitted) -> None:
         """Check the request against a model; raise ConfigError or DataError where the model cannot answer it."""
-        if isinstance(self.threshold, int | float) and not 0 <= self.threshold <= 1:  # one of several may be ∞
+        single = isinstance(self.threshold, int | float | np.number)
+        if single and not 0 <= self.threshold <= 1:  # type: ignore[operator]  # one of several may be ∞
             raise ConfigError(f"threshold must be at least 0 and at most 1; found {self.threshold}")
         blueprint = fitted.blueprint
-        if is_fielded(self.X):
-            blueprint.source.texts(self.X)
+        X, _ = split_vectors(self.X)
+        if is_fielded(X):
+            blueprint.source.texts(X)
         if not self.extra:
             return
         if blueprint.features is None:
@@ -284,16 +292,15 @@ def probabilities(fitted: Fitted, X: Any) -> NDArray[np.float32]:
 def nearest(fitted: Fitted, label: str, k: int) -> list[Tag]:
     """Return the k labels whose vectors are nearest to that of a label, by cosine, nearest first."""
     labels = fitted.labels
-    if label not in labels.live:
-        raise ConfigError(f"the model has no label {label!r}")
+    (own_id,) = labels.ids([label])
     classifier = fitted.predictor.first.classifier
     if classifier.point_labels is not None:
         raise ConfigError(f"{fitted.blueprint.choice.model} has vectors of points, not of labels")
     vectors = classifier.vectors
-    own = F.normalize(vectors[labels.live[label]], dim=0)
+    own = F.normalize(vectors[own_id], dim=0)
     chunks = torch.split(vectors, CHUNK)
     cosines = torch.cat([chunk @ own / chunk.norm(dim=1).clamp_min(1e-12) for chunk in chunks])
-    cosines[[labels.live[label], *labels.removed]] = -torch.inf
+    cosines[[own_id, *labels.removed]] = -torch.inf
     best = cosines.cpu().sort(descending=True, stable=True)
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [Tag(labels.names[other], score) for other, score in islice(pairs, min(k, len(labels.live) - 1))]

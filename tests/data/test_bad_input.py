@@ -254,6 +254,8 @@ LF_CASES = [
     *cases(LF, "lbl.json", [
         ("", ":1: empty: expected one JSON object per line"),
         (LF["lbl.json"].replace('"b"', '"a"'), ":2: uid 'a' is already on line 1"),
+        (LF["lbl.json"].replace('"b"', '" a "'), ":2: uid 'a' is already on line 1"),
+        (LF["lbl.json"].replace('"b"', '" "'), ":2: the name of the label ('uid') is empty"),
     ]),
     *cases(LF, "tst.json", [("{}\n", ":1: expected a 'uid' that is text or a number, found None")]),
     *cases(LF, "trn.json", [

@@ -450,6 +450,13 @@ def lf_folder(tmp_path, changes=None):
     return folder_of(tmp_path / "lf", contents)
 
 
+def test_names_of_lf_labels_have_no_outer_blanks(tmp_path):
+    labels = json_lines({"uid": " A ", "title": "first"}, {"uid": 7, "title": "second"})
+    dataset = zipfel.read(lf_folder(tmp_path, {"lbl.json": labels}))
+    assert dataset.label_names == ["A", "7"]
+    assert dataset.train.uids == ["1", "x"]
+
+
 def test_lf_folder(tmp_path):
     dataset = zipfel.read(lf_folder(tmp_path, {"val.json": json_lines({"uid": 3, "content": "v", "target_ind": [1]})}))
     assert dataset.label_names == ["A", "B"]

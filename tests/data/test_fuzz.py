@@ -215,7 +215,7 @@ def json_rows(path: Path) -> list[dict]:
 
 
 def check_lf(folder: Path, dataset: Dataset) -> None:
-    assert dataset.label_names == [str(row["uid"]) for row in json_rows(folder / "lbl.json")]
+    assert dataset.label_names == [str(row["uid"]).strip() for row in json_rows(folder / "lbl.json")]
     for prefix, part in zip(("trn", "tst", "val"), dataset.parts.values(), strict=False):
         rows = json_rows(folder / f"{prefix}.json")
         assert list(part.uids) == [str(row["uid"]) for row in rows]

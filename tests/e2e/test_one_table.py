@@ -8,6 +8,7 @@ import io
 import json
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import pytest
 
 import zipfel
 from zipfel.data.formats import TableSettings
+from zipfel.data.formats.table import with_others
 from zipfel.data.formats.table_files import open_table, write_table
+from zipfel.data.source import Source
 from zipfel.errors import ConfigError
 from zipfel.server.app import built
 from zipfel.server.catalog import Catalog
@@ -428,3 +431,49 @@ def test_a_split_keeps_columns_and_names(zipfel_command, tmp_path, ending):
     outcome = zipfel_command("data", "split", tmp_path / "parts", tmp_path / "twice", "--validation", "0")
     assert outcome.code == 0, outcome.err
     assert sorted(open_table(tmp_path / "twice" / f"test.{ending}").columns) == sorted(rows[0])
+
+
+# --- What a model does not know ---------------------------------------------------------------------------------------
+
+
+def test_a_model_without_its_training_points_says_that_it_cannot_know_them(zipfel_command, model, later, tmp_path):
+    tagger = Tagger.load(model)
+    blueprint = replace(tagger.fitted_.blueprint, source=Source(tagger.source_.columns))
+    tagger.fitted_ = replace(tagger.fitted_, blueprint=blueprint)
+    tagger.save(tmp_path / "old")
+    warning = "warning: the model does not know its training points (it was saved without them); if some are judged"
+    for words in ([], ["--holdout", "0"]):
+        _, out = figures_of(zipfel_command, tmp_path, tmp_path / "old", later, *words)
+        assert out.startswith(warning)
+    _, out = figures_of(zipfel_command, tmp_path, model, later)
+    assert "does not know" not in out
+    for name, told in (("old", True), (model, False)):
+        path = tmp_path / "report.html"
+        assert zipfel_command("report", tmp_path / name, later, "--out", path).code == 0
+        assert (warning in path.read_text()) is told
+
+
+def test_a_page_says_that_points_of_training_are_judged(zipfel_command, model, table, tmp_path):
+    outcome = zipfel_command("report", model, table, "--holdout", "0", "--out", tmp_path / "report.html")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("warning: ")
+    assert outcome.out.splitlines()[0] in (tmp_path / "report.html").read_text()
+
+
+def test_the_case_of_columns_does_not_matter_in_later_files(zipfel_command, model, later, tmp_path):
+    figures, _ = figures_of(zipfel_command, tmp_path, model, later)
+    rows = [{name.title(): value for name, value in row.items()} for row in tickets(80, 2)]
+    others, _ = figures_of(zipfel_command, tmp_path, model, written(tmp_path / "upper.csv", rows))
+    assert {**others, "seconds": 0} == {**figures, "seconds": 0}
+
+
+def test_a_split_of_tables_that_differ_in_case_repeats_no_column(zipfel_command, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    written(folder / "train.csv", tickets(40, 1), "utf-8")
+    rows = [{name.upper(): value for name, value in row.items()} for row in tickets(10, 2)]
+    written(folder / "test.csv", rows, "utf-8")
+    columns = TableSettings(text=("title", "body"), labels="themen", sep="|")
+    dataset = with_others(zipfel.read(folder, columns), folder, ".csv", columns)
+    assert list(dataset.train.others) == ["id"]
+    assert list(dataset.test.others) == ["ID"]

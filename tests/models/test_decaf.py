@@ -1306,3 +1306,30 @@ def test_tokens_of_fasttext_are_where_a_model_begins():
     torch.testing.assert_close(one.detach(), two.detach(), rtol=0, atol=1e-6)
     assert one.square().mean().sqrt().item() == pytest.approx(math.sqrt(2 / 16), rel=1e-3)
     assert not torch.allclose(*(network.tokens.rows for network in made[1].model_.networks))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"beam": 3}, "beam"),
+        ({"clusters": 4}, "clusters"),
+        ({"beam": 3, "clusters": 4}, "beam and clusters"),
+        ({"beam": 3, "clusters": 4, "lite": True}, "beam"),  # Module I has clusters
+        ({"clusters": 4, "lite": True}, None),
+        ({"beam": 3, "clusters": 4, "shortlist": "beam"}, None),
+        ({}, None),
+    ],
+)
+def test_settings_of_clusters_that_exact_training_ignores_are_noted(changes, named):
+    run = Run()
+    model = Decaf(4, 30, replace(settings_of("decaf"), dimension=4, **changes), torch.Generator())
+    model.note_unused(run)
+    effect = "without effect: all 30 labels are trained and searched; set shortlist=beam for clusters"
+    assert run.notes == (set() if named is None else {f"{named} {effect}"})
+
+
+def test_training_notes_settings_without_effect(caplog):
+    with caplog.at_level("INFO", "zipfel"):
+        tagger = Tagger("decaf", settings={**SMALL, "epochs": 1, "beam": 3}, device="cpu", text={"min_count": 1})
+        tagger.fit(["red apple", "fast car"] * 4, [["fruit"], ["car"]] * 4)
+    assert caplog.records[0].getMessage().startswith("note: beam without effect: all 2 labels")

@@ -292,3 +292,19 @@ def test_held_out_points_are_ranked_to_the_depth_of_calibration(monkeypatch):
     assert asked[1][:2] == (1, 3)
     assert few.Y.shape == (1, 6)
     assert (asked[1][2] != Y[[0]]).nnz == 0
+
+
+def test_held_out_points_without_a_known_feature_are_not_ranked(monkeypatch):
+    X = csr_array(np.array([[0, 0], [1, 0], [0, 0], [0, 2]], dtype=np.float32))
+    own = csr_array(np.eye(4, dtype=np.float32))
+    asked = []
+
+    class Spy:
+        def rank(self, X, k, filtered):
+            asked.append((X.toarray().tolist(), filtered.toarray().argmax(axis=1).tolist()))
+            return Ranking.empty(X.shape[0], k)
+
+    ranking, truth = rank_held_out(Spy(), Part(own, X=X, filtered=csr_array(np.roll(np.eye(4), 1, axis=1))))
+    assert asked == [([[1, 0], [0, 2]], [2, 0])]
+    assert truth.toarray().argmax(axis=1).tolist() == [1, 3]
+    assert len(ranking) == 2

@@ -39,11 +39,12 @@ def report(
     device = machine.used().device
     about = persistence.read_about(persistence.located(model))
     tagger = loaded(model, device)
-    dataset, part, *_ = judged_of(tagger, Reading(source, format, columns, preparation), part)
+    judged = judged_of(tagger, Reading(source, format, columns, preparation), part)
+    dataset, part = judged.dataset, judged.part
     points = dataset.parts[part]
     with Progress(console=warnings, transient=True, disable=not warnings.is_terminal) as progress:
         task = progress.add_task(f"tagging {part}", total=len(points))
         result = findings(tagger, dataset, part, lambda points: progress.update(task, completed=points))
-    write_bytes(out, page(result, dataset, about).encode("utf-8", "replace"))
+    write_bytes(out, page(result, dataset, about, judged.lines()).encode("utf-8", "replace"))
     figures = f"{result.report.points:,} points, P@1 {result.report.values['P@1']:.2f}"
     say(f"{out}: {figures}")

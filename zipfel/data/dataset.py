@@ -67,6 +67,8 @@ class Part:
     uids: Sequence[str] | None = None
     filtered: csr_array | None = None
     others: Mapping[str, Sequence[Any]] | None = None  # further columns of a table, where they are kept
+    vectors: Mapping[str, csr_array] | None = None  # fields of vectors beside the texts, [points, width] each
+    weights: NDArray[np.float64] | None = None  # how often training draws a point, 1 on average; None: each equally
 
     def __post_init__(self) -> None:
         """Check that everything has one row per point, and remove filtered pairs from Y."""
@@ -78,6 +80,10 @@ class Part:
             _equal(f"texts of {name!r}", len(texts), "rows of Y", Y.shape[0])
         if self.uids is not None:
             _equal("uids", len(self.uids), "rows of Y", Y.shape[0])
+        for name, rows in (self.vectors or {}).items():
+            _equal(f"vectors of {name!r}", rows.shape[0], "rows of Y", Y.shape[0])
+        if self.weights is not None:
+            _equal("weights", len(self.weights), "rows of Y", Y.shape[0])
         if self.filtered is not None:
             object.__setattr__(self, "filtered", _labels("filtered", self.filtered))
             _equal("shape of filtered", self.filtered.shape, "shape of Y", Y.shape)
@@ -97,7 +103,14 @@ class Part:
             uids=None if self.uids is None else pick(self.uids, rows),
             filtered=None if self.filtered is None else self.filtered[rows],
             others=None if self.others is None else {name: pick(c, rows) for name, c in self.others.items()},
+            vectors=None if self.vectors is None else {name: v[rows] for name, v in self.vectors.items()},
+            weights=None if self.weights is None else self.weights[rows],
         )
+
+    @property
+    def draws(self) -> int | NDArray[np.float64]:
+        """What the trainer draws points by: their weights, or else their number."""
+        return len(self) if self.weights is None else self.weights
 
     def with_labels(self, kept: Rows) -> Part:
         """Return the same points with only the labels `kept`, renumbered 0, 1, ..."""
@@ -214,7 +227,8 @@ def fingerprint(dataset: Dataset, parts: Iterable[Part]) -> str:
     matrices = [dataset.Z]
     for part in parts:
         digest.update(fingerprints(part).tobytes())
-        matrices += [part.Y, part.filtered]
+        digest.update(b"" if part.weights is None else part.weights.tobytes())
+        matrices += [part.Y, part.filtered, *(part.vectors or {}).values()]
     for matrix in matrices:
         for numbers in () if matrix is None else (matrix.indptr, matrix.indices, matrix.data):
             digest.update(numbers.tobytes())

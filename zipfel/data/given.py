@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -12,12 +13,13 @@ from scipy.sparse import csr_array
 
 from zipfel.data.cells import checked_name, is_list, label_names
 from zipfel.data.dataset import Dataset, Part
+from zipfel.data.formats.parents import given_parents
 from zipfel.data.formats.sparse_text import matrix_of as csr_of
 from zipfel.data.formats.table import TableSettings, read_label_texts, separator_hint
 from zipfel.data.formats.table_files import columns_of, is_column, is_frame, values_of
-from zipfel.data.hierarchy import Hierarchy, with_hierarchy
+from zipfel.data.hierarchy import with_hierarchy
 from zipfel.data.labels import first_duplicate
-from zipfel.data.points import Array, is_matrix, is_numeric, points_of, texts_in, texts_of
+from zipfel.data.points import Array, arrayed, is_matrix, is_numeric, points_of, split_vectors, texts_in, texts_of
 from zipfel.errors import DataError
 
 
@@ -27,45 +29,86 @@ def dataset_of(
     label_texts: Any = None,
     label_names: Sequence[Any] | None = None,
     sep: str | None = None,
-    parents: Mapping[Any, Any] | None = None,
+    parents: Any = None,
     ancestors: bool = False,
+    weights: Any = None,
 ) -> Dataset:
     """Return a data set.
 
-    X: texts (a list, a series, lists by field, a data frame) or features (a matrix, a frame of numbers, vectors).
+    X: texts (a list, a series, lists by field, a data frame) or features (a matrix, a frame of numbers, vectors); a
+    field may hold vectors beside texts.
     y: lists of names, a series of lists or of strings, an indicator frame, or a matrix.  label_texts: by label name, as
     a dict, a series or a frame.  label_names: of the columns of a matrix.  sep: separator of labels in a string.
-    parents, ancestors: a hierarchy of the labels, as in `with_hierarchy`.
+    parents: of labels, as a dict, a series or a frame.  ancestors: as in `with_hierarchy`.  weights: of points; those
+    with weight 0 are left out, with tags that no other point has.
     """
     fields = label_texts_of(label_texts)
     described = {name for texts in fields.values() for name in texts}
-    names, Y = _labels(y, label_names, sep, described)
-    X = points_of(X)
+    given = None if weights is None else checked_weights(weights)
+    names, Y = _labels(arrayed(y), label_names, sep, described, given)
+    X, vectors = split_vectors(points_of(X))
     texts = None if is_matrix(X) else texts_of(X)
     if texts is None and X.shape[1] == 0:
         raise DataError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
     points = X.shape[0] if texts is None else len(next(iter(texts.values()), ()))
     if points != Y.shape[0]:
         raise DataError(f"X has {points} points and y has {Y.shape[0]} rows; they must be equal")
-    part = Part(Y, X=X if texts is None else None, texts=texts)
+    part = weighted(Part(Y, X=X if texts is None else None, texts=texts, vectors=vectors or None), given)
     columns = {field: [texts.get(name, "") for name in names] for field, texts in fields.items()}
     dataset = Dataset(part, label_names=names, label_texts=columns if described else None)
     if parents is None and not ancestors:
         return dataset
-    return with_hierarchy(dataset, Hierarchy.of(parents or {}), ancestors)
+    return with_hierarchy(dataset, given_parents({} if parents is None else parents, sep), ancestors)
+
+
+# --- Weights ----------------------------------------------------------------------------------------------------------
+
+
+def checked_weights(given: Any) -> Array:
+    """Return the weights of points as numbers, [points]; raise DataError if one is negative or not finite."""
+    try:
+        weights = np.asarray(values_of(given) if is_column(given) else given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError(f"sample_weight must hold a number for each point; found {given!r:.60}") from None
+    if weights.ndim != 1:
+        raise DataError(f"sample_weight must hold one number for each point; found shape {weights.shape}")
+    wrong = ~(np.isfinite(weights) & (weights >= 0))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise DataError(f"sample_weight holds {weights[row]} in row {row}; expected a finite number, at least 0")
+    if not weights.any():
+        raise DataError("every sample_weight is zero, so there is nothing to learn")
+    return weights
+
+
+def weighted(points: Part, weights: Array | None) -> Part:
+    """Return the points whose weight is not 0, with weights of mean 1; without any where all are equal."""
+    if weights is None:
+        return points
+    if len(weights) != len(points):
+        raise DataError(f"sample_weight has {len(weights)} numbers, and X {len(points)} points; they must be equal")
+    kept = np.flatnonzero(weights)
+    weights = weights[kept]
+    points = points if len(kept) == len(points) else points.take(kept)
+    if (weights == weights[0]).all():
+        return points
+    return dataclasses.replace(points, weights=weights / weights.mean())
 
 
 # --- Tags -------------------------------------------------------------------------------------------------------------
 
 
-def _labels(y: Any, names: Sequence[Any] | None, sep: str | None, described: set[str]) -> tuple[list[str], csr_array]:
+def _labels(
+    y: Any, names: Sequence[Any] | None, sep: str | None, described: set[str], weights: Array | None
+) -> tuple[list[str], csr_array]:
     """Return the names of labels, and a matrix [points, labels]."""
     matrix, columns = _indicator(y)
     if matrix is None:
         if names is not None:
             raise DataError("label_names names the columns of a matrix of tags; lists of tags hold names themselves")
         rows = checked_tags(y, sep)
-        known = sorted({tag for tags in rows for tag in tags} | described)
+        counted = rows if weights is None else [rows[row] for row in np.flatnonzero(weights[: len(rows)])]
+        known = sorted({tag for tags in counted for tag in tags} | described)
         return known, label_matrix(rows, known)
     columns = columns if names is None else list(names)
     named = [str(label) for label in range(matrix.shape[1])] if columns is None else [*map(checked_name, columns)]
@@ -140,6 +183,9 @@ def label_matrix(y: Any, names: Sequence[str], sep: str | None = None) -> csr_ar
     """Return tags as a [points, names] matrix, without tags that are not among the names."""
     matrix, columns = _indicator(y)
     if matrix is not None and columns is None:
+        if matrix.shape[1] != len(names):
+            raise DataError(f"the matrix of tags has {matrix.shape[1]} columns, and the model {len(names)} labels; "
+                            "give it a column for each, in the order of classes_, or give lists of names")  # fmt: skip
         return matrix
     if matrix is not None and columns is not None:
         y = [[columns[label] for label in matrix.indices[start:end]] for start, end in _spans(matrix)]

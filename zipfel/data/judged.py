@@ -21,6 +21,7 @@ class Judged(NamedTuple):
 
     learned: points of the part that the model was trained on.  left_out: points left out because of that.
     unseen: labels of the part that the model lacks, and how many (point, label) pairs they have.
+    traced: whether the model knows the points that it was trained on; models saved by old versions do not.
     """
 
     dataset: Dataset
@@ -28,11 +29,15 @@ class Judged(NamedTuple):
     learned: int = 0
     left_out: int = 0
     unseen: tuple[int, int] = (0, 0)
+    traced: bool = True
 
     def lines(self) -> list[str]:
         """Return notes that a reader of the figures must know first."""
         points, (labels, pairs) = self.dataset.parts[self.part], self.unseen
         lines = []
+        if not self.traced:
+            lines.append("warning: the model does not know its training points (it was saved without them); "
+                         "if some are judged here, these figures are too good")  # fmt: skip
         if self.left_out:
             lines.append(f"{self.left_out:,} points were used in training and are left out; {len(points):,} are judged")
         if self.learned:
@@ -75,7 +80,8 @@ def judged(dataset: Dataset, labels: LabelSpace, source: Source, part: str, prep
     unseen = _part(dataset, part).Y.indices
     unseen = unseen[unseen >= len(labels)]
     learned = int(source.learned(points).sum()) if len(source.prints) else 0
-    return Judged(dataset, part, learned, left_out if part == "test" else 0, (len(np.unique(unseen)), len(unseen)))
+    missing, traced = (len(np.unique(unseen)), len(unseen)), len(source.prints) > 0
+    return Judged(dataset, part, learned, left_out if part == "test" else 0, missing, traced)
 
 
 def as_trained(dataset: Dataset, labels: LabelSpace) -> Dataset:

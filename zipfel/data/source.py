@@ -54,9 +54,14 @@ class Source:
         """Names of the text fields; empty for a matrix of features, or if they are unknown."""
         return self.columns.text
 
+    def field(self, name: str) -> str:
+        """Return the text field of this name, else the only one that differs from it in case, else the name itself."""
+        alike = [own for own in self.fields if own.casefold() == str(name).casefold()]
+        return name if name in self.fields or len(alike) != 1 else alike[0]
+
     def check_fields(self, names: Iterable[str]) -> None:
-        """Raise ConfigError for the first name that is not a text field of the model."""
-        unknown = next((name for name in names if name not in self.fields), None)
+        """Raise ConfigError for the first name that is not a text field of the model; case does not matter."""
+        unknown = next((name for name in names if self.field(name) not in self.fields), None)
         if unknown is not None and self.fields:
             raise ConfigError(f"the model has no text field {unknown!r:.60}{did_you_mean(str(unknown), self.fields)}")
 
@@ -67,13 +72,22 @@ class Source:
         """
         if not is_fielded(X) or not self.fields:
             return texts_of(X)
-        if not isinstance(X, Mapping):
+        if isinstance(X, Mapping):
+            X = self._renamed(X)
+        else:
             blank = dict.fromkeys(self.fields, "")
-            X = [{**blank, **item} if isinstance(item, Mapping) else item for item in X]
+            X = [{**blank, **self._renamed(item)} if isinstance(item, Mapping) else item for item in X]
         texts = texts_of(X)
         self.check_fields(texts)
         points = len(next(iter(texts.values()), ()))
         return {name: texts.get(name, [""] * points) for name in self.fields}
+
+    def _renamed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is given by field with the names of the model's fields."""
+        renamed = {self.field(name): value for name, value in given.items()}
+        if len(renamed) < len(given):
+            raise ConfigError(f"two text fields differ only in case: {', '.join(map(str, given))}")
+        return renamed
 
     # --- Saving -------------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, hstack
 
 from zipfel import config
 from zipfel.config import Settings, setting
@@ -111,6 +111,7 @@ class TextFeatures:
     settings: TextSettings
     terms: list[str]
     idf: NDArray[np.float32]  # [terms]
+    vectors: Mapping[str, int] = field(default_factory=dict)  # fields of vectors and their widths: the first "terms"
 
     @classmethod
     def fit(
@@ -141,13 +142,20 @@ class TextFeatures:
         for term in self.terms:
             counts.pop(term, None)
         most = self.settings.max_features
-        kept = _frequent(counts, self.settings.min_count)[: None if most is None else max(0, most - len(self.terms))]
+        words = len(self.terms) - sum(self.vectors.values())
+        kept = _frequent(counts, self.settings.min_count)[: None if most is None else max(0, most - words)]
         if not kept:
             return self
         frequencies = np.array([-count for count, _ in kept], dtype=np.int64)
         idf = idf_of(frequencies, rows + _size(texts) + _size(labels))
         terms = [*self.terms, *(term for _, term in kept)]
-        return TextFeatures(self.settings, terms, np.concatenate([self.idf, idf]))
+        return dataclasses.replace(self, terms=terms, idf=np.concatenate([self.idf, idf]))
+
+    def with_vectors(self, widths: Mapping[str, int]) -> TextFeatures:
+        """Return the vocabulary with the numbers of vectors before its terms, named such as `embedding[0]`."""
+        names = [f"{name}[{number}]" for name, width in widths.items() for number in range(width)]  # no text has these
+        idf = np.concatenate([np.ones(len(names), dtype=np.float32), self.idf])
+        return dataclasses.replace(self, terms=[*names, *self.terms], idf=idf, vectors=dict(widths))
 
     @cached_property
     def _term_ids(self) -> dict[str | tuple[str, ...], int]:
@@ -159,6 +167,21 @@ class TextFeatures:
         rows = self.count(texts)
         rows.data = Tfidf(self.idf, self.settings.sublinear).weights(rows)
         return rows
+
+    def rows(self, texts: Texts, vectors: Mapping[str, csr_array] | None) -> csr_array:
+        """Return the features of points: their vectors, where the vocabulary has such fields, then tf-idf rows."""
+        given = {name: matrix.shape[1] for name, matrix in (vectors or {}).items()}
+        if given != self.vectors:
+            expected, found = (
+                ", ".join(f"{name!r} of {width} numbers" for name, width in widths.items()) or "none"
+                for widths in (self.vectors, given)
+            )
+            raise DataError(f"the model expects as vectors beside the texts: {expected}; found: {found}")
+        rows = self.transform(texts)
+        if not vectors:
+            return rows
+        words = rows[:, sum(given.values()) :]
+        return csr_array(hstack([*(vectors[name] for name in self.vectors), words], format="csr"))
 
     def count(self, texts: Texts | Sequence[str]) -> csr_array:
         """Return the count of each term in each text, weighted by field, [texts, terms]."""
@@ -194,12 +217,15 @@ class TextFeatures:
             raise DataError(f"{dataset.name or 'the data set'} has no texts to turn into features")
         Z = self.transform(dataset.label_texts) if dataset.label_texts else None
         return dataset.with_parts(
-            lambda part: dataclasses.replace(part, X=self.transform(part.texts or {})), Z=Z, feature_names=self.terms
+            lambda part: dataclasses.replace(part, X=self.rows(part.texts or {}, part.vectors)),
+            Z=Z,
+            feature_names=self.terms,
         )
 
     def as_json(self) -> dict[str, Any]:
         """Return settings, terms and idf weights as JSON values."""
-        return {"settings": dataclasses.asdict(self.settings), "terms": self.terms, "idf": self.idf.tolist()}
+        vectors = {"vectors": dict(self.vectors)} if self.vectors else {}
+        return {"settings": dataclasses.asdict(self.settings), "terms": self.terms, "idf": self.idf.tolist()} | vectors
 
     @classmethod
     def of_json(cls, values: Any, path: Path | str | None = None) -> TextFeatures:
@@ -213,7 +239,7 @@ class TextFeatures:
                 raise ValueError(f"expected {len(terms)} finite idf weights, found {idf.tolist()!s:.60}")
         except (KeyError, TypeError, ValueError) as error:  # unknown settings are ValueErrors too
             raise DataError(f"not a saved vocabulary: {error!r}", path) from None
-        return cls(settings, list(terms), idf)
+        return cls(settings, list(terms), idf, dict(values.get("vectors", {})))
 
     def save(self, path: Path | str) -> None:
         """Write the vocabulary as JSON."""

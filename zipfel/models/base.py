@@ -70,6 +70,7 @@ class Abilities:
     takes_labels_by_text: bool = False  # `add_label_texts`: new labels without training points
     remembers_points: bool = False  # `add_points`: new training points without learning
     takes_new_words: bool = False  # `add_features`: the vocabulary grows with a warm fit
+    weights_points: bool = False  # `fit` draws points by `lesson.train.draws`: those with more weight more often
     takes_shortlist: bool = False  # a setting limits training and search to a shortlist of candidates
 
     def __str__(self) -> str:

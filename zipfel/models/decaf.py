@@ -57,6 +57,7 @@ class Decaf(DecafModel):
         self.Z = merged_texts(self.Z, lesson.Z)
         held_out = None if lesson.validation is None else labelled(lesson.validation) or None
         lesson = replace(lesson, train=part, validation=held_out)
+        self.note_unused(run)
         if self.settings.token_init != "random" and not warm:
             self.start_tokens(lesson, run)
         if not warm and (self.settings.lite or not self.is_exact):
@@ -175,7 +176,7 @@ class Decaf(DecafModel):
         network.tokens.eval()  # so that frozen tokens record no gradients; the trainer sets those that learn to train
         schedule = self.schedule(part, epochs, rate)
         validate = validation_of(lesson.validation, precision, "P@1 of clusters")
-        if train(run, stage, parts, len(part), objective, schedule, validate).interrupted:
+        if train(run, stage, parts, part.draws, objective, schedule, validate).interrupted:
             raise KeyboardInterrupt
 
     def module_3(self, network: Network) -> None:
@@ -221,7 +222,7 @@ class Decaf(DecafModel):
         network.tokens.eval()
         schedule = self.schedule(part, settings.epochs, settings.learning_rate)
         validate = validation_of(lesson.validation, quality, "nDCG@5")
-        return train(run, f"module-4-{number}", parts, len(part), objective, schedule, validate)
+        return train(run, f"module-4-{number}", parts, part.draws, objective, schedule, validate)
 
     def set_lengths_and_offset(self, network: Network, lesson: Lesson, outcome: Outcome) -> None:
         """Set the parameters that the decoupled loss does not learn: lengths of classifiers, and the offset."""

@@ -22,7 +22,7 @@ from zipfel.models.decaf_settings import DecafSettings
 from zipfel.models.learner import BATCH, Learner, Predictor
 from zipfel.models.saving import sparse_matrix, sparse_tensors
 from zipfel.models.shortlisters import SHORTLISTERS, Shortlister
-from zipfel.training.run import State, part_of, with_prefix
+from zipfel.training.run import Run, State, part_of, with_prefix
 
 
 class DecafModel(Model):
@@ -51,6 +51,7 @@ class DecafModel(Model):
             takes_labels_by_text=True,
             takes_new_words=not settings.lite,  # whose token vectors Module IV does not train
             takes_shortlist=True,
+            weights_points=True,
         )
 
     @property
@@ -62,6 +63,16 @@ class DecafModel(Model):
     def is_exact(self) -> bool:
         """Whether all labels are trained and searched, without a shortlist."""
         return self.settings.is_exact(len(self.counts), self.counts.device)
+
+    def note_unused(self, run: Run) -> None:
+        """Note in the run which settings of clusters were given in vain, because all labels are trained."""
+        settings = self.settings
+        unused = [name for name, given in (("beam", settings.beam), ("clusters", settings.clusters)) if given]
+        if settings.lite and "clusters" in unused:
+            unused.remove("clusters")  # Module I has clusters in any case
+        if unused and self.is_exact:
+            labels = f"all {len(self.counts):,} labels are trained and searched"
+            run.note(f"{' and '.join(unused)} without effect: {labels}; set shortlist=beam for clusters")
 
     def all_networks(self) -> list[Network]:
         """Return the networks of all learners."""

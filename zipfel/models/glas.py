@@ -132,7 +132,7 @@ class Glas(Model):
     @classmethod
     def abilities(cls, settings: GlasSettings) -> Abilities:
         """Return the abilities of GLaS: φ of a label's text can replace its vector."""
-        return Abilities(scores_label_texts=True, takes_new_words=True)
+        return Abilities(scores_label_texts=True, takes_new_words=True, weights_points=True)
 
     @classmethod
     def resolved(cls, settings: GlasSettings, features: int) -> GlasSettings:
@@ -153,7 +153,7 @@ class Glas(Model):
             epochs, batch_size, settings.learning_rate, patience=settings.patience, asked=settings.epochs
         )
         validate = validation_of(lesson.validation, lambda part: precision_at_1(self.learners()[0], part))
-        return train(run, "glas", self, len(train_part), partial(self.loss, train_part), schedule, validate)
+        return train(run, "glas", self, train_part.draws, partial(self.loss, train_part), schedule, validate)
 
     def loss(self, part: Part, rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
         """Return the terms of a step: lines 11 to 18 of Algorithm 2."""

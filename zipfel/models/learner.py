@@ -191,8 +191,13 @@ class HeldOut(NamedTuple):
 
 
 def rank_held_out(predictor: Predictor, validation: Part) -> HeldOut:
-    """Rank up to MOST_POINTS of validation, deep enough to calibrate scores on."""
-    validation = evenly_spaced(validation, MOST_POINTS)
+    """Rank up to MOST_POINTS of validation, deep enough to calibrate scores on.
+
+    Points without a known feature are left out: tagging does not rank them by the model's scores.
+    """
+    assert validation.X is not None
+    known = np.flatnonzero(np.diff(validation.X.indptr))
+    validation = evenly_spaced(validation if len(known) == len(validation) else validation.take(known), MOST_POINTS)
     depth = min(DEPTH, validation.Y.shape[1])
     return HeldOut(predictor.rank(validation.X, depth, validation.filtered), validation.Y)
 

@@ -159,7 +159,11 @@ class LightDxml(Model):
     def abilities(cls, settings: LightSettings) -> Abilities:
         """Return the abilities of LightDXML: a label's text counts as its only point."""
         return Abilities(
-            scores_label_texts=True, places_labels_by_text=True, takes_new_words=True, takes_shortlist=True
+            scores_label_texts=True,
+            places_labels_by_text=True,
+            takes_new_words=True,
+            takes_shortlist=True,
+            weights_points=True,
         )
 
     def device(self) -> torch.device:
@@ -214,7 +218,7 @@ class LightDxml(Model):
         schedule = Schedule(epochs, batch_size, settings.learning_rate, patience=settings.patience, turn_every=cycle,
                             asked=settings.epochs)  # fmt: skip
         validate = validation_of(validation, precision)
-        outcome = train(run, "lightdxml", self, len(part), objective, schedule, validate, begin_cycle)
+        outcome = train(run, "lightdxml", self, part.draws, objective, schedule, validate, begin_cycle)
         if self.encoder.block is not None:
             self.encoder.block.R.detach().copy_(rounded(self.encoder.block.R.detach()))
         kept = outcome.epochs if outcome.best_epoch < 0 else outcome.best_epoch + 1
@@ -249,7 +253,7 @@ class LightDxml(Model):
         if settings.label_epochs:
             batch_size = max(1, min(2048, len(part) // 10))
             schedule = Schedule(settings.label_epochs, batch_size, settings.label_learning_rate)
-            if train(run, stage, self.label_encoder, len(part), objective, schedule).interrupted:
+            if train(run, stage, self.label_encoder, part.draws, objective, schedule).interrupted:
                 raise KeyboardInterrupt
         with torch.no_grad():
             has_centroid = centroids.abs().amax(dim=1, keepdim=True) > 0

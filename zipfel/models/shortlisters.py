@@ -296,7 +296,7 @@ class LabelTree(Shortlister):
             return self.recall(held_out, TreeIndex(weights, self.clusters, int(self.beam)))
 
         validate = validation_of(task.lesson.validation, recall, "shortlist recall")
-        if train(task.run, f"tree-{task.number}", nodes, len(part), objective, task.schedule, validate).interrupted:
+        if train(task.run, f"tree-{task.number}", nodes, part.draws, objective, task.schedule, validate).interrupted:
             raise KeyboardInterrupt
         self.heads = weights.detach()
 

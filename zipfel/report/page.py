@@ -26,12 +26,12 @@ LONGEST = 700  # characters of a text that are shown
 HEADLINE = ("P@1", "P@5", "nDCG@5", "PSP@5", "coverage@5")
 
 
-def page(findings: Findings, dataset: Dataset, about: Mapping[str, Any]) -> str:
-    """Return the page.  about: content of the model's `model.json`."""
+def page(findings: Findings, dataset: Dataset, about: Mapping[str, Any], remarks: Sequence[str] = ()) -> str:
+    """Return the page.  about: content of the model's `model.json`.  remarks: what to know before the figures."""
     name = dataset.name or "data"
     title = f"{about['model']} on {name}"
     body = [
-        _head(findings, dataset, about),
+        _head(findings, dataset, about, remarks),
         _section("Metrics", _metrics(findings)),
         _section("Rare and frequent labels", _frequencies(findings)),
         _section("Labels at a threshold", _labels(findings.labels)),
@@ -52,16 +52,17 @@ def _section(title: str, content: str) -> str:
     return f'<section class="{title.split()[0].lower()}">\n<h2>{title}</h2>\n{content}\n</section>'
 
 
-def _head(findings: Findings, dataset: Dataset, about: Mapping[str, Any]) -> str:
+def _head(findings: Findings, dataset: Dataset, about: Mapping[str, Any], remarks: Sequence[str]) -> str:
     sizes = f"{findings.report.points:,} {findings.part} points, {findings.report.labels:,} labels"
     figures = "".join(
         f"<div><dd>{findings.report.values[name]:.1f}</dd><dt>{name}</dt></div>"
         for name in HEADLINE
         if name in findings.report.values
     )
+    lines = "".join(f'<p class="note">{escape(remark)}</p>\n' for remark in remarks)
     return (
         f"<header>\n<h1>{escape(about['model'])} <span>on</span> {escape(dataset.name or 'data')}</h1>\n"
-        f'<p class="lead">{escape(_made(about))} · {sizes}</p>\n<dl class="headline">{figures}</dl>\n</header>'
+        f'<p class="lead">{escape(_made(about))} · {sizes}</p>\n{lines}<dl class="headline">{figures}</dl>\n</header>'
     )
 
 

@@ -102,6 +102,8 @@ def load(id: str, folder: Path) -> Loaded:
         raise DataError("kept changing while it was loaded; try again when it is fully written", folder)
     if tagger.features_ is None:
         raise DataError("was fitted on a feature matrix; only models fitted on texts can be served", folder)
+    if tagger.features_.vectors:
+        raise DataError("was fitted on vectors beside texts; only models fitted on texts alone can be served", folder)
     for _ in range(PATIENCE + 1):
         tagger.predict(["ready"], 1)
     tagger.labels_.live.get("")  # build the cache now, not during a request

@@ -66,8 +66,8 @@ class Service:
         slot, extra = self.catalog.slot(asked.model), asked.extra or {}
         self._check_texts([*map(characters, asked.texts), *(max(map(len, pair)) for pair in extra.items())])
         _check_fields(slot.current, asked.texts)
-        request = Request(asked.texts, asked.k, asked.threshold, extra)
         try:
+            request = Request(asked.texts, asked.k, asked.threshold, extra)
             slot.current.tagger.check(request)
             answer, loaded = await self.batchers[slot.id].tag(request)
         except ZipfelError as problem:  # the model cannot answer this request

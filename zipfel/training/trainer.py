@@ -18,6 +18,7 @@ from zipfel.training.progress import Moment, StageLength, span
 from zipfel.training.run import Run, State, part_of, with_prefix
 
 Rows = NDArray[np.int64]
+Weights = NDArray[np.float64]
 Objective = Callable[[Rows, torch.Generator], Mapping[str, Tensor]]  # rows of train -> named terms of the loss
 Turn = Callable[[int, bool], None]  # epochs done, whether an interrupted stage resumes
 
@@ -93,10 +94,12 @@ class Outcome:
 
 
 def train(
-    run: Run, stage: str, module: nn.Module, points: int, objective: Objective, schedule: Schedule,
+    run: Run, stage: str, module: nn.Module, points: int | Weights, objective: Objective, schedule: Schedule,
     validate: Callable[[], float] | None = None, turn: Turn | None = None,
 ) -> Outcome:  # fmt: skip
     """Train `module`, and leave it with its best weights, or with its last where nothing is validated.
+
+    points: the number of points, each of which an epoch sees once; or their weights [points], see `drawn`.
 
     turn: work between epochs, under one optimizer and one schedule. It is called with the number of finished epochs:
     before the first one, after every `schedule.turn_every` epochs (before validation), and when an interrupted stage
@@ -125,11 +128,25 @@ def train(
     return training.finish()
 
 
+def drawn(points: int | Weights, numbers: np.random.Generator) -> Rows:
+    """Return the rows that an epoch sees, in random order: each once, or as often as its weight says.
+
+    Of n weighted points, n are drawn. One with weight w is drawn n w / Σ w times, rounded up or down at random, so that
+    epochs differ and their mean is right (systematic sampling).
+    """
+    if isinstance(points, int):
+        return numbers.permutation(points)
+    order = numbers.permutation(len(points))
+    shares = np.cumsum(points[order])
+    ends = np.floor(shares / shares[-1] * len(points) + numbers.random()).astype(np.int64)
+    return numbers.permutation(np.repeat(order, np.diff(ends, prepend=0)))
+
+
 class _Training:
     """One call of `train`, with its state between steps."""
 
     def __init__(
-        self, run: Run, stage: str, module: nn.Module, points: int, objective: Objective, schedule: Schedule,
+        self, run: Run, stage: str, module: nn.Module, points: int | Weights, objective: Objective, schedule: Schedule,
         validate: Callable[[], float] | None, turn: Turn | None,
     ) -> None:  # fmt: skip
         self.run, self.stage, self.module, self.points = run, stage, module, points
@@ -141,7 +158,7 @@ class _Training:
         self._clear_gradients()
         self.position = _Position()
         self.best_weights: State | None = None
-        self.steps_an_epoch = max(1, points // schedule.batch_size)
+        self.steps_an_epoch = max(1, (points if isinstance(points, int) else len(points)) // schedule.batch_size)
         self.steps = self.steps_an_epoch * schedule.epochs
         self.sums: dict[str, Tensor] = {}  # of the terms of the loss, since the epoch began or resumed
         self.summed = 0
@@ -164,7 +181,7 @@ class _Training:
                 break
             self.module.train()
             self.sums, self.summed = {}, 0
-            order = self.run.numbers(self.stage, epoch).permutation(self.points)
+            order = drawn(self.points, self.run.numbers(self.stage, epoch))
             for step in range(position.step, self.steps_an_epoch):
                 batch = order[step :: self.steps_an_epoch]
                 self._step(batch, epoch, step)

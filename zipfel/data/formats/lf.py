@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from zipfel.data.cells import label_name
 from zipfel.data.dataset import Dataset, Texts
 from zipfel.data.formats import folder as common
 from zipfel.data.formats.files import byte_lines, checked_encoding, find, json_line, listed, new_file, require
@@ -43,7 +44,7 @@ def _read_documents(path: Path, labels: int | None = None) -> common.Documents:
     """Read documents with their label ids, which must be below `labels`; None: without label ids."""
     documents = common.Documents({name: [] for name in FIELDS})
     for number, item in objects(path):
-        _add_texts(documents, item, path, number)
+        _add_texts(documents, item, path, number, named=labels is None)
         if labels is not None:
             _add_labels(documents, item, labels, path, number)
     return documents
@@ -79,13 +80,17 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise DataError("empty: expected one JSON object per line", path, 1)
 
 
-def _add_texts(documents: common.Documents, item: dict[str, Any], path: Path, number: int) -> None:
+def _add_texts(documents: common.Documents, item: dict[str, Any], path: Path, number: int, named: bool) -> None:
+    """Add the uid and the texts of a document.  named: the uid is the name of a label."""
     uid = item.get("uid")
     if not isinstance(uid, str | int) or isinstance(uid, bool):
         raise DataError(f"expected a 'uid' that is text or a number, found {quoted(uid)}", path, number)
-    first = documents.uids.setdefault(str(uid), number)
+    own = label_name(uid) if named else str(uid)
+    if named and not own:
+        raise DataError("the name of the label ('uid') is empty", path, number)
+    first = documents.uids.setdefault(own, number)
     if first != number:
-        raise DataError(f"uid {quoted(str(uid))} is already on line {first}", path, number)
+        raise DataError(f"uid {quoted(own)} is already on line {first}", path, number)
     if not any(name in item for name in FIELDS):
         raise DataError(f"expected 'title' or 'content', found {listed(item)}", path, number)
     for name in FIELDS:

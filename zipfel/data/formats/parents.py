@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from zipfel.data.cells import label_name, label_names
+from zipfel.data.cells import checked_name, label_name, label_names
 from zipfel.data.formats.files import text_lines, unpacked_name
 from zipfel.data.formats.table import TableSettings
-from zipfel.data.formats.table_files import ENDINGS, READ_ONLY, Table, is_frame, open_frame, open_table
+from zipfel.data.formats.table_files import (
+    ENDINGS,
+    FRAME,
+    READ_ONLY,
+    Table,
+    is_column,
+    is_frame,
+    open_frame,
+    open_table,
+)
 from zipfel.data.hierarchy import Hierarchy
 from zipfel.errors import DataError
 
@@ -28,6 +39,23 @@ def read_parents(settings: TableSettings, labels: Path | None) -> Hierarchy:
     if unpacked_name(path).endswith((*ENDINGS, *READ_ONLY)):
         return _hierarchy(_cells(*_parent_column(_opened(path, settings)), settings.sep), path)
     return _hierarchy(_lines(path, settings.encoding or "utf-8"), path)
+
+
+def given_parents(given: Any, sep: str | None = None) -> Hierarchy:
+    """Return a hierarchy that is given in Python: a dict, a series with labels as its index, or a frame."""
+    if is_frame(given):
+        return _hierarchy(_cells(*_parent_column(open_frame(given)), sep), FRAME)
+    pairs = given.items() if isinstance(given, Mapping) or (is_column(given) and hasattr(given, "items")) else None
+    if pairs is None:
+        raise DataError(f"parents must be a dict, a series or a frame; found {type(given).__name__}")
+    parents: dict[str, list[str]] = {}
+    for label, cell in pairs:
+        name = checked_name(label)
+        try:
+            parents.setdefault(name, []).extend(label_names(cell, sep))
+        except ValueError as error:
+            raise DataError(f"parents of label {name!r:.60}: {error}") from None
+    return Hierarchy.of({name: above for name, above in parents.items() if above})
 
 
 def _opened(source: Path, settings: TableSettings) -> Table:

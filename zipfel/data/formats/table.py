@@ -100,7 +100,8 @@ def with_others(dataset: Dataset, source: Path, ending: str, settings: TableSett
         path = source if source.is_file() else part_file(source, name, ending)
         assert path is not None
         table = open_table(path, settings.encoding)
-        others = [other for other in table.columns if other not in (*columns.text, columns.labels, "uid")]
+        used = table.present([*columns.text, columns.labels or "", "uid"])
+        others = [other for other in table.columns if other not in used]
         rows = [values for _, values in table.rows(others)] if others else []
         parts[name] = replace(part, others={other: [row[i] for row in rows] for i, other in enumerate(others)})
     return replace(dataset, **parts)
