@@ -123,6 +123,28 @@ def test_train_that_failed_keeps_what_was_there(zipfel_command, table, tmp_path)
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == kept
 
 
+KILLED_TRAINING = """
+import os, signal, sys
+from zipfel.training import trainer
+
+trainer._Training._end_epoch = lambda self, epoch: os.kill(os.getpid(), signal.SIGKILL)
+from zipfel.cli.main import main
+sys.argv = ["zipfel", *sys.argv[1:]]
+main()
+"""
+
+
+def test_train_that_was_killed_before_its_first_checkpoint_needs_no_fresh(zipfel_command, table, tmp_path):
+    words = ["train", table, "--text", "subject", "--labels", "kind", "--out", tmp_path / "run", *SMALL]
+    words += ["--set", "epochs=1", "--set", "min_steps=1"]
+    assert shell(KILLED_TRAINING, *words).returncode == -signal.SIGKILL
+    assert (tmp_path / "run" / "run" / "run.json").exists()
+    table.write_text(table.read_text() + "\nword1 of a new row,tag1")
+    corrected = zipfel_command(*words, "--set", "dimension=8", "--seed", "1")
+    assert corrected.code == 0, corrected.err
+    assert json.loads((tmp_path / "run" / "model" / "model.json").read_bytes())["settings"]["dimension"] == 8
+
+
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------------
 
 INTERRUPTED_TRAINING = """
