@@ -257,6 +257,24 @@ def test_a_later_file_may_have_new_labels_and_lack_others(zipfel_command, model,
     assert "unknown labels" not in seen
 
 
+def test_labels_that_a_model_lacks_are_in_the_report_and_count_as_missed(zipfel_command, model, tmp_path):
+    rows = tickets(60, 6)
+    rows[0]["themen"], rows[1]["themen"] = "neu|drucker", "neu|anders"
+    path = written(tmp_path / "later.csv", rows)
+    labels = tmp_path / "labels.csv"
+    outcome = zipfel_command("evaluate", model, path, "--per-label", labels, "--threshold", "0.3")
+    assert outcome.code == 0, outcome.err
+    with labels.open() as file:
+        support = {row["label"]: (row["support"], row["recall"], row["threshold"]) for row in csv.DictReader(file)}
+    assert support["neu"] == ("2", "0.0000", "")
+    assert support["drucker"][2] == "0.3"
+    assert sum(int(count) for count, *_ in support.values()) == sum(len(row["themen"].split("|")) for row in rows)
+    assert "Tags with a score of at least 0.3\n" in outcome.out
+    outcome = zipfel_command("report", model, path, "--out", tmp_path / "page.html")
+    assert outcome.code == 0, outcome.err
+    assert "<td>neu</td><td></td><td>0.0000</td>" in (tmp_path / "page.html").read_text()
+
+
 def test_a_file_of_other_labels_is_refused(zipfel_command, model, tmp_path):
     rows = [{**row, "themen": "fremd"} for row in tickets(10, 6)]
     refused = zipfel_command("evaluate", model, written(tmp_path / "other.csv", rows))
