@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -187,6 +187,10 @@ class TextFeatures:
                 if term is not None:
                     spans.setdefault(term, []).append((run[0].start, run[-1].end))
         return spans
+
+    def places_by_field(self, texts: Mapping[str, str]) -> dict[str, dict[int, list[tuple[int, int]]]]:
+        """Return `places` in each field of a document; fields with weight 0 are left out."""
+        return {name: self.places(texts[name]) for name in _weights(self.settings, texts)}
 
     def apply(self, dataset: Dataset) -> Dataset:
         """Return the data set with X made from its texts, and Z from its label texts if it has any."""

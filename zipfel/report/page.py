@@ -187,7 +187,7 @@ def marked(text: str, reasons: Iterable[Reason]) -> str:
     """Return the beginning of a text as HTML; marks show each word's weight relative to the largest."""
     weights, beginning = np.zeros(len(text)), shortened(text, LONGEST)
     for reason in reasons:
-        for start, end in reason.places:
+        for start, end in reason.places_in(""):
             weights[start:end] += reason.weight
     weights /= np.abs(weights).max(initial=0) or 1
     pieces = groupby(zip(beginning, weights.round(1).tolist(), strict=False), key=lambda pair: pair[1])
