@@ -48,6 +48,14 @@ def test_an_unknown_label_gets_the_nearest_in_any_case_or_all(zipfel_command, mo
     assert (outcome.code, outcome.err) == (2, f"error: unknown label '{label}'; {hint}\n")
 
 
+def test_k_may_be_short(zipfel_command, model):
+    assert (
+        zipfel_command("predict", model, "a file", "-k", "1").out
+        == zipfel_command("predict", model, "a file", "--k", "1").out
+    )
+    assert zipfel_command("predict", model, "a file", "-k", "1").code == 0
+
+
 def test_models_takes_names(zipfel_command):
     outcome = zipfel_command("models", "mnn")
     assert outcome.code == 0, outcome.err

@@ -158,7 +158,7 @@ def evaluate(
         Path | None, typer.Option(help="Evaluate scores, not a model: scipy npz, or lines of 'label:score …'.")
     ] = None,
     part: data.PartName = "test",
-    k: Annotated[str, typer.Option(help="Ranking lengths to evaluate at.")] = "1,3,5",
+    k: Annotated[str, typer.Option("--k", "-k", help="Ranking lengths to evaluate at.")] = "1,3,5",
     a: Annotated[float | None, typer.Option("--A", help="Propensity constant; default: the data set's.")] = None,
     b: Annotated[float | None, typer.Option("--B", help="Propensity constant; default: the data set's.")] = None,
     per_label: Annotated[

@@ -136,7 +136,7 @@ class Run:
         """Add a line to the log of the run."""
         self.progress.log(values)
         line = line_of(values)
-        if line is not None:
+        if line is not None and self.observer.is_logged:
             LOGGER.info(line, extra={"zipfel": dict(values)})
         if self.folder is not None:
             with (self.folder / "log.jsonl").open("ab", buffering=0) as out:  # the whole line at once
