@@ -510,13 +510,14 @@ def test_one_of_several_models_can_be_chosen(tab, locked):
     expect(page.get_by_role("option").locator(".name")).to_have_text(["vehicle"])
 
 
-class TestFields:
-    DOCUMENT = {"title": "paper", "body": "jam in the 👍 printer"}
+DOCUMENT = {"title": "paper", "body": "jam in the 👍 printer"}
 
+
+class TestFields:
     def fill(self, page: Page) -> None:
-        page.get_by_label("title", exact=True).fill(self.DOCUMENT["title"])
+        page.get_by_label("title", exact=True).fill(DOCUMENT["title"])
         with page.expect_response(lambda answer: answer.url.endswith("/explain")):
-            page.get_by_label("body", exact=True).fill(self.DOCUMENT["body"])
+            page.get_by_label("body", exact=True).fill(DOCUMENT["body"])
         expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
         expect(page.locator("#legend")).to_contain_text("words support printer")
 
@@ -524,7 +525,7 @@ class TestFields:
         page = tab(server=fielded)
         self.fill(page)
         set_threshold(page, 0)
-        expected = fielded.post("tag", texts=[self.DOCUMENT], k=50)["tags"][0]
+        expected = fielded.post("tag", texts=[DOCUMENT], k=50)["tags"][0]
         assert labels(page) == [tag["label"] for tag in expected][:10]
         for tag in expected:
             expect(row(page, tag["label"]).locator(".score")).to_have_text(f"{tag['score']:.2f}")
@@ -536,8 +537,8 @@ class TestFields:
         page = tab(server=fielded)
         self.fill(page)
         page.reload()
-        expect(page.get_by_label("title", exact=True)).to_have_value(self.DOCUMENT["title"])
-        expect(page.get_by_label("body", exact=True)).to_have_value(self.DOCUMENT["body"])
+        expect(page.get_by_label("title", exact=True)).to_have_value(DOCUMENT["title"])
+        expect(page.get_by_label("body", exact=True)).to_have_value(DOCUMENT["body"])
         expect(row(page, "printer")).to_be_visible()
 
     def test_another_model_gets_its_own_inputs(self, tab, fielded):
@@ -559,8 +560,8 @@ class TestFields:
             page.get_by_role("button", name="Download JSONL").click()
         download.value.save_as(tmp_path / "corrections.jsonl")
         assert json.loads((tmp_path / "corrections.jsonl").read_text()) == {
-            **self.DOCUMENT, "labels": ["printer"], "rejected": []
+            **DOCUMENT, "labels": ["printer"], "rejected": []
         }  # fmt: skip
         page.get_by_label("body", exact=True).fill("other words")
         page.locator("#corrected .excerpt").click()
-        expect(page.get_by_label("body", exact=True)).to_have_value(self.DOCUMENT["body"])
+        expect(page.get_by_label("body", exact=True)).to_have_value(DOCUMENT["body"])

@@ -1,7 +1,7 @@
 // The inputs of the page: one for the text, or one for each text field of the model. Each has a mirror with its marks.
 
 import { made } from "./made.js";
-import { moved, paint } from "./marks.js";
+import { moved, paint, strongest } from "./marks.js";
 
 /** Returns a document that has these fields: a text if there are none, else an object of texts by field. */
 function fitted(document, names) {
@@ -13,7 +13,7 @@ function fitted(document, names) {
 /** Holds the document; calls on.typed() after a change by the user, and on.key(event, isLast) for keys. */
 export class Inputs {
   #names = []; // of the fields; none for a text without fields
-  #parts; // {name, area, mirror, painted: {text, ranges}}
+  #parts; // {name, area, mirror, painted: {text, ranges, most}}
 
   constructor(box, on) {
     this.box = box;
@@ -44,7 +44,7 @@ export class Inputs {
     const texts = fitted(document, this.#names);
     for (const part of this.#parts) {
       part.area.value = this.#names.length ? texts[part.name] : texts;
-      repaint(part, []);
+      repaint(part, [], 1);
     }
   }
 
@@ -59,7 +59,9 @@ export class Inputs {
 
   /** Marks the words of a document: rangesOf(name) are those of a field, or with "" those of the text. */
   mark(rangesOf) {
-    for (const part of this.#parts) repaint(part, rangesOf(part.name));
+    const ranges = this.#parts.map(({ name }) => rangesOf(name));
+    const most = strongest(ranges.flat());
+    this.#parts.forEach((part, at) => repaint(part, ranges[at], most));
   }
 
   focus() {
@@ -69,7 +71,7 @@ export class Inputs {
   #take(names, nodes) {
     this.#parts = names.map((name, at) => {
       const [area, mirror] = ["textarea", ".mirror"].map((what) => nodes[at].querySelector(what));
-      const part = { name, area, mirror, painted: { text: "", ranges: [] } };
+      const part = { name, area, mirror, painted: { text: "", ranges: [], most: 1 } };
       if (name) this.#label(nodes[at], area, name, at);
       area.addEventListener("input", () => this.#typed(part));
       area.addEventListener("keydown", (event) => this.on.key(event, at === names.length - 1));
@@ -85,12 +87,13 @@ export class Inputs {
   }
 
   #typed(part) {
-    repaint(part, moved(part.painted.ranges, part.painted.text, part.area.value));
+    const { text, ranges, most } = part.painted;
+    repaint(part, moved(ranges, text, part.area.value), most);
     this.on.typed();
   }
 }
 
-function repaint(part, ranges) {
-  part.painted = { text: part.area.value, ranges };
-  paint(part.mirror, part.area.value, ranges);
+function repaint(part, ranges, most) {
+  part.painted = { text: part.area.value, ranges, most };
+  paint(part.mirror, part.area.value, ranges, most);
 }
