@@ -102,6 +102,13 @@ def test_predict_that_failed_leaves_nothing_behind(zipfel_command, model, table,
     assert zipfel_command(*words, "--text", "subject").code == 0
 
 
+def test_predict_that_failed_in_its_first_rows_leaves_nothing_behind(zipfel_command, model, tmp_path):
+    (tmp_path / "broken.csv").write_text("text\nread a file\ntoo,many\n")
+    words = ["predict", model, "--input", tmp_path / "broken.csv", "--out", tmp_path / "tags.csv"]
+    assert "broken.csv:3: expected 1 cells, found 2" in zipfel_command(*words).err
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.csv"]
+
+
 def test_predict_that_was_killed_before_its_first_row_is_no_obstacle(zipfel_command, model, table, tmp_path):
     (tmp_path / "tags.csv.part").write_bytes(b"text,label_1\n")
     journal = {"rows": 0, "bytes": 13, "inputs": {"model": "another"}}
