@@ -80,7 +80,7 @@ def falling(tagger: Tagger, text: str, label: str, order: Sequence[Reason]) -> l
 def without(text: str, gone: Sequence[Reason]) -> str:
     """Return the text with some terms replaced by blanks."""
     kept = list(text)
-    for start, end in (place for reason in gone for place in reason.places):
+    for start, end in (place for reason in gone for place in reason.places_in("")):
         kept[start:end] = " " * (end - start)
     return "".join(kept)
 

@@ -253,8 +253,17 @@ def test_unknown_labels_and_inputs_that_are_no_text_are_refused(data):
         tagger.explain("red apple", "friut")
     with pytest.raises(ConfigError, match="unknown label 'xyz'; known are car, fruit"):
         tagger.explain("red apple", "xyz")
-    with pytest.raises(DataError, match="expected one text; found list"):
+    with pytest.raises(DataError, match="expected one text, or texts by field; found list"):
         tagger.explain(["red apple"], "fruit")  # type: ignore[arg-type]
     features = Tagger("glas", settings=SETTINGS["glas"], device="cpu").fit(csr_array(np.eye(4)), [["a"], ["b"]] * 2)
     with pytest.raises(DataError, match="fitted on a matrix"):
         features.explain("red apple", "a")
+
+
+def test_a_field_without_weight_is_not_marked():
+    settings = {"dimension": 8, "epochs": 2, "min_steps": 1}
+    text = {"min_count": 1, "field_weights": {"title": 2.0, "note": 0.0}}
+    tagger = Tagger("glas", settings=settings, text=text, validation=0, device="cpu")
+    tagger.fit({"title": ["apple", "car"], "note": ["pear", "bus"], "body": ["red", "fast"]}, [["a"], ["b"]])
+    found = tagger.explain({"title": "apple", "note": "apple bus"}, "a")
+    assert [(reason.term, reason.places) for reason in found] == [("apple", {"title": [(0, 5)]})]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,12 @@ def header_slack(tagger: Tagger, name: str) -> int:
     saved = tagger.saved()
     return {"serve/weights.safetensors": 30 * len(saved.serve), "train/weights.safetensors": 30 * len(saved.train),
             "model.json": 10}.get(name, 0)  # fmt: skip
+
+
+def test_a_rehearsal_is_not_logged(data, caplog):
+    with caplog.at_level(logging.INFO, "zipfel"):
+        plan.plan(data, "glas", settings=small("glas"), device="cpu")
+    assert caplog.records == []
 
 
 def recorded_sizes(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:

@@ -21,6 +21,8 @@ from zipfel.data.labels import names_of
 from zipfel.errors import DataError
 from zipfel.types import Ranking
 
+LEVELS = 50  # ranking for metrics at the levels of a hierarchy, where several labels share an ancestor
+
 
 @dataclass(frozen=True)
 class Level:
@@ -33,6 +35,10 @@ class Level:
     labels: int
     points: int
     values: dict[str, float]  # P@1, nDCG@1, R@1, ... in percent
+
+    def __str__(self) -> str:
+        """Return the level in words."""
+        return f"Level {self.level} of the hierarchy: {self.labels:,} labels, {self.points:,} points"
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,57 @@
-"""Why a label: what each term of a text adds to the label's score. Evaluated in docs/guide/explain.md."""
+"""Why a label: what each term of a document adds to the label's score. Evaluated in docs/guide/explain.md."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from zipfel.data.text import TextFeatures
 from zipfel.models.base import Predictor
 
+Places = list[tuple[int, int]]
+
 
 class Reason(NamedTuple):
-    """A term of a text, its contribution to a label's score, and the characters [start, end) at which it occurs."""
+    """A term of a document, its contribution to a label's score, and the characters [start, end) at which it occurs.
+
+    places: in the text, or by field if the document has fields.
+    """
 
     term: str
     weight: float
-    places: list[tuple[int, int]]
+    places: Places | dict[str, Places]
+
+    def places_in(self, field: str) -> Places:
+        """Return its places in a field; in a document without fields, those in the text."""
+        return self.places if isinstance(self.places, list) else self.places.get(field, [])
 
 
-def reasons(predictor: Predictor, features: TextFeatures, text: str, label: int) -> list[Reason]:
-    """Return the contribution of each known term of a text to a label's score, the largest first."""
-    row, places = features.transform([text]), features.places(text)
+def reasons(
+    predictor: Predictor, features: TextFeatures, document: str | Mapping[str, str], label: int
+) -> list[Reason]:
+    """Return the contribution of each known term of a document to a label's score, the largest first.
+
+    document: a text, or a text for each field of the model.
+    """
+    texts = {"": document} if isinstance(document, str) else document
+    row = features.transform({name: [text] for name, text in texts.items()})
     weights = predictor.explained(row, label).tolist()
-    named = [
-        Reason(features.terms[term], weight, places[term])
-        for term, weight in zip(row.indices.tolist(), weights, strict=True)
+    spans = features.places_by_field(texts)
+    named = []
+    for term, weight in zip(row.indices.tolist(), weights, strict=True):
+        places = {name: found[term] for name, found in spans.items() if term in found}
+        named.append(Reason(features.terms[term], weight, places.get("", []) if texts is not document else places))
+    return sorted(named, key=lambda reason: (-abs(reason.weight), [reason.places_in(name) for name in texts]))
+
+
+def in_one_text(document: Mapping[str, str], reasons: Iterable[Reason]) -> tuple[str, list[Reason]]:
+    """Join the fields of a document with line breaks; return the text, and the reasons with their places in it."""
+    starts, start = dict[str, int](), 0
+    for name, text in document.items():
+        starts[name] = start
+        start += len(text) + 1
+    moved = [
+        reason._replace(places=[(at + a, at + b) for name, at in starts.items() for a, b in reason.places_in(name)])
+        for reason in reasons
     ]
-    return sorted(named, key=lambda reason: (-abs(reason.weight), reason.places))
+    return "\n".join(document.values()), moved

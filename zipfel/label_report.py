@@ -28,7 +28,7 @@ class LabelReport:
     predicted: Ids
     support: Ids
     right: Ids
-    thresholds: Floats  # [L], least score of a tag
+    thresholds: Floats  # [L], least score of a tag; NaN for labels that the model lacks
 
     @classmethod
     def of(cls, ranking: Ranking, truth: csr_array, names: Sequence[str], threshold: ArrayLike) -> LabelReport:
@@ -51,6 +51,22 @@ class LabelReport:
             np.bincount(ranking.ids[hits], minlength=labels),
             np.broadcast_to(np.asarray(threshold, dtype=np.float64), labels),
         )
+
+    def with_unknown(self, truth: csr_array, names: Sequence[str]) -> LabelReport:
+        """Return the report with labels that the model lacks, which it never predicts.  truth: [points, labels]."""
+        support = np.bincount(truth.indices, minlength=len(names))
+        none, missing = np.zeros_like(support), np.full(len(names), np.nan)
+        return LabelReport(
+            [*self.names, *names],
+            np.concatenate([self.predicted, none]),
+            np.concatenate([self.support, support]),
+            np.concatenate([self.right, none]),
+            np.concatenate([self.thresholds, missing]),
+        )
+
+    def threshold_text(self) -> str:
+        """Return the distinct thresholds as text."""
+        return " or ".join(sorted({f"{value:.3g}" for value in self.thresholds if not np.isnan(value)}))
 
     @property
     def precision(self) -> Floats:
@@ -95,7 +111,7 @@ class LabelReport:
                 *("" if np.isnan(values[label]) else f"{values[label]:.4f}" for values in shares),
                 str(self.support[label]),
                 str(self.predicted[label]),
-                f"{self.thresholds[label]:.4g}",
+                "" if np.isnan(self.thresholds[label]) else f"{self.thresholds[label]:.4g}",
             ]
             for label in order
         ]

@@ -265,14 +265,20 @@ class Tagger(Estimator):
         truth = label_matrix(y, self.labels_.unique_names, self.sep)
         return tagging.per_label(self._fitted(), self._points(X), truth, threshold, filtered)
 
-    def explain(self, text: str, label: str) -> list[Reason]:
-        """Return the contribution of each known term of a text to the score of a label, largest first."""
+    def explain(self, document: str | Mapping[str, str], label: str) -> list[Reason]:
+        """Return the contribution of each known term of a document to the score of a label, largest first.
+
+        document: a text, or texts by field, such as {"title": ..., "body": ...}; a field that is missing is empty.
+        """
         fitted = self._fitted()
         if fitted.blueprint.features is None:
             raise DataError("the model was fitted on a matrix of features: it has no words to explain a label by")
-        if not isinstance(text, str):
-            raise DataError(f"expected one text; found {type(text).__name__}")
-        return reasons(fitted.predictor, fitted.blueprint.features, text, *fitted.labels.ids([label]))
+        if isinstance(document, Mapping):
+            texts = fitted.blueprint.source.texts([document])
+            document = {name: column[0] for name, column in texts.items()}
+        elif not isinstance(document, str):
+            raise DataError(f"expected one text, or texts by field; found {type(document).__name__}")
+        return reasons(fitted.predictor, fitted.blueprint.features, document, *fitted.labels.ids([label]))
 
     def index_recall(self, X: Any, k: int = 5) -> float | None:
         """Return the share of an exact search's candidates that the model's index finds; None if it is exact."""

@@ -10,6 +10,7 @@ from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import TableSettings
 from zipfel.data.hierarchy import Hierarchy, spread, with_hierarchy
 from zipfel.data.labels import LabelSpace
+from zipfel.data.text import TextSettings, featurized
 from zipfel.errors import ConfigError, DataError
 from zipfel.types import Ranking
 
@@ -185,7 +186,64 @@ def test_a_missing_file_of_parents(tickets):
     ):
         zipfel.read(tickets, TableSettings(label_texts=tickets.with_name("about.csv"), parents="paernt"))
     with pytest.raises(ConfigError, match="ancestors needs a hierarchy; set it with parents"):
-        TableSettings(ancestors=True)
+        zipfel.read(tickets, TableSettings(ancestors=True))
+
+
+def test_lines_of_parents_may_be_called_tsv(tickets):
+    path = tickets.with_name("tree.tsv")
+    path.write_text("laser\tprinter\ninkjet\tprinter\n")
+    lines = zipfel.read(tickets, TableSettings(sep=";", parents=str(path))).hierarchy
+    path.write_text("name\tParent\nlaser\tprinter\ninkjet\tprinter\n")
+    table = zipfel.read(tickets, TableSettings(sep=";", parents=str(path))).hierarchy
+    assert lines.parents == table.parents == {"laser": ("printer",), "inkjet": ("printer",)}
+
+
+# Written folders
+
+
+@pytest.mark.parametrize("gzip", [False, True])
+@pytest.mark.parametrize("ancestors", [False, True])
+@pytest.mark.parametrize("format", ["csv", "jsonl", "lf", "split", "npz", "repository"])
+def test_written_folders_keep_the_hierarchy(tickets, format, ancestors, gzip):
+    path = tickets.with_name("tree.txt")
+    path.write_text('laser\tprinter\tli;ght\ninkjet\tprinter\nprinter\t# "hardware", big\nunused\tother\n')
+    dataset = zipfel.read(tickets, TableSettings(sep=";", parents=str(path), ancestors=ancestors))
+    features = featurized(dataset, TextSettings(min_count=1)) if format in ("split", "npz", "repository") else dataset
+    target = tickets.with_name("written")
+    zipfel.write(features, target, format, gzip)
+    again = zipfel.read(target, TableSettings(sep=";"))
+    assert again.hierarchy.parents == {
+        "laser": ("printer", "li;ght"), "inkjet": ("printer",), "printer": ('# "hardware", big',)
+    }  # fmt: skip
+    assert again.hierarchy.filled == ancestors
+    assert list(again.label_names) == list(dataset.label_names)
+    assert (again.train.Y != dataset.train.Y).nnz == 0
+    assert any("hierarchy of labels from parents.csv" in note for note in again.notes)
+
+
+def test_a_given_hierarchy_replaces_that_of_the_folder_and_ancestors_can_be_filled_later(tickets):
+    path = tickets.with_name("tree.txt")
+    path.write_text("laser\tprinter\n")
+    target = tickets.with_name("written")
+    zipfel.write(zipfel.read(tickets, TableSettings(sep=";", parents=str(path))), target, "csv")
+    assert "printer" in zipfel.read(target, TableSettings(ancestors=True)).label_names
+    path.write_text("laser\toptics\n")
+    assert zipfel.read(target, TableSettings(parents=str(path))).hierarchy.parents == {"laser": ("optics",)}
+
+
+def test_a_data_set_without_a_hierarchy_has_no_file_of_it(tickets):
+    target = tickets.with_name("written")
+    zipfel.write(zipfel.read(tickets, TableSettings(sep=";")), target, "csv")
+    assert not (target / "parents.csv").exists()
+    assert zipfel.read(target).hierarchy is None
+
+
+def test_a_name_with_outer_blanks_cannot_be_written(tickets):
+    dataset = zipfel.read(tickets, TableSettings(sep=";"))
+    dataset = with_hierarchy(dataset, Hierarchy.of({"laser": " printer"}))
+    with pytest.raises(DataError, match=r"label name ' printer' is empty or has outer blanks, which parents\.csv"):
+        zipfel.write(dataset, tickets.with_name("written"), "csv")
+    assert not tickets.with_name("written").exists()
 
 
 # Rankings

@@ -1,15 +1,20 @@
 """Tables that people have: Excel, JSON arrays, zipped CSV, and headers in any case."""
 
+import csv
+import datetime
+import decimal
+import json
 import zipfile
 
 import openpyxl
 import orjson
 import pandas
+import pyarrow.parquet
 import pytest
 
 import zipfel
 from zipfel.data.formats import TableSettings, format_of
-from zipfel.data.formats.table_files import Table
+from zipfel.data.formats.table_files import Table, write_table
 from zipfel.errors import DataError, MissingDependencyError
 
 COLUMNS = TableSettings(sep=";")
@@ -213,3 +218,51 @@ def test_files_to_tag_may_be_of_these_kinds(tmp_path):
     for path in tmp_path.iterdir():
         for text in (None, "text"):
             assert [row.text for row in opened_input(path, Source(), text).rows()] == ["no paper"]
+
+
+# --- Further columns, as `data split` and `predict` copy them ---------------------------------------------------------
+
+ODD = {
+    "price": [decimal.Decimal("1.50"), None],
+    "share": [float("nan"), 1.5],
+    "day": [datetime.date(2024, 1, 2), None],
+    "when": [datetime.datetime(2024, 1, 2, 3, 4), None],
+    "done": [True, None],
+    "sizes": [[1, 2], None],
+    "about": [{"a": decimal.Decimal("2.5")}, None],
+    "took": [datetime.timedelta(seconds=3), None],
+    "large": [2**70, 1],
+    "mixed": [1, "a"],
+    "names": [["x"], ["y", "z"]],
+}
+
+
+def test_any_cell_is_written_as_csv(tmp_path):
+    write_table(ODD, tmp_path / "odd.csv")
+    with (tmp_path / "odd.csv").open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert first == {
+        "price": "1.50", "share": "", "day": "2024-01-02", "when": "2024-01-02T03:04:00", "done": "true",
+        "sizes": "[1,2]", "about": '{"a":"2.5"}', "took": "0:00:03", "large": str(2**70), "mixed": "1",
+        "names": '["x"]',
+    }  # fmt: skip
+    empty = {name for name, cell in second.items() if cell == ""}
+    assert empty == {"price", "day", "when", "done", "sizes", "about", "took"}
+    assert (second["share"], second["mixed"]) == ("1.5", "a")
+
+
+def test_any_cell_is_written_as_jsonl(tmp_path):
+    write_table(ODD, tmp_path / "odd.jsonl")
+    first, second = map(json.loads, (tmp_path / "odd.jsonl").read_text().splitlines())
+    assert first["share"] is None
+    assert (first["price"], first["day"], first["sizes"], first["large"]) == ("1.50", "2024-01-02", [1, 2], str(2**70))
+    assert (second["share"], second["mixed"], second["names"]) == (1.5, "a", ["y", "z"])
+
+
+def test_any_cell_is_written_as_parquet(tmp_path):
+    write_table(ODD, tmp_path / "odd.parquet")
+    table = pyarrow.parquet.read_table(tmp_path / "odd.parquet").to_pydict()
+    for name in ("price", "day", "when", "done", "sizes", "took", "names"):
+        assert table[name] == ODD[name], name
+    assert table["mixed"] == ["1", "a"]
+    assert table["large"] == [str(2**70), "1"]

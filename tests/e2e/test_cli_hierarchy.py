@@ -57,6 +57,13 @@ def test_ancestors_are_trained_predicted_judged_and_shown(zipfel_command, ticket
         assert [level["level"] for level in levels] == [1, 2, 3]
         assert [level["labels"] for level in levels] == [3, 3, 2]
         assert all(level["P@1"] > 90 and level["R@5"] > 99 for level in levels)
+    page = tmp_path / "page.html"
+    assert zipfel_command("report", tmp_path / "run", tickets, "--out", page).code == 0
+    for level in levels:
+        title = f"Level {level['level']} of the hierarchy: {level['labels']} labels, {level['points']} points"
+        table = page.read_text().partition(f"<caption>{title}</caption>")[2].partition("</table>")[0]
+        for name in ("P@1", "nDCG@3", "R@5"):
+            assert f"<td>{level[name]:.2f}</td>" in table, (title, name)
     outcome = zipfel_command("explain", tmp_path / "run", "light beam", "--label", "laser")
     assert "path: light › laser" in outcome.out
     assert "path: hardware › printer › laser" in outcome.out
@@ -74,6 +81,24 @@ def test_without_ancestors_only_paths_and_levels_use_the_hierarchy(zipfel_comman
     assert "Level 1 of the hierarchy: 3 labels" in outcome.out
     assert "Level" not in zipfel_command("evaluate", tmp_path / "plain", tickets).out
     assert "path" not in zipfel_command("explain", tmp_path / "plain", "light beam", "--label", "laser").out
+
+
+def test_a_split_folder_keeps_the_hierarchy(zipfel_command, tickets, tmp_path):
+    """Split without ancestors, train with them: evaluate must fill them in too, though the folder has a hierarchy."""
+    outcome = zipfel_command("data", "split", tickets, tmp_path / "folder", "--parents", tmp_path / "tree.txt")
+    assert outcome.code == 0, outcome.err
+    assert "levels of the hierarchy" in zipfel_command("data", "info", tmp_path / "folder").out
+    outcome = zipfel_command("train", tmp_path / "folder", "--out", tmp_path / "run", "--ancestors", *SMALL)
+    assert outcome.code == 0, outcome.err
+    assert "note: hierarchy of labels from parents.csv" in outcome.err
+    figures = []
+    for data in (tmp_path / "folder", tickets):  # the same 23 points; the table has no hierarchy of its own
+        outcome = zipfel_command("evaluate", tmp_path / "run", data, "--json", tmp_path / "out.json")
+        assert outcome.code == 0, outcome.err
+        figures.append(json.loads((tmp_path / "out.json").read_text()))
+    assert figures[0]["points"] == figures[1]["points"] == 23
+    for name in ("P@1", "nDCG@3", "R@5", "levels"):
+        assert figures[0][name] == figures[1][name], name
 
 
 def test_cycles_are_one_line(zipfel_command, tickets, tmp_path):

@@ -48,6 +48,14 @@ def test_an_unknown_label_gets_the_nearest_in_any_case_or_all(zipfel_command, mo
     assert (outcome.code, outcome.err) == (2, f"error: unknown label '{label}'; {hint}\n")
 
 
+def test_k_may_be_short(zipfel_command, model):
+    assert (
+        zipfel_command("predict", model, "a file", "-k", "1").out
+        == zipfel_command("predict", model, "a file", "--k", "1").out
+    )
+    assert zipfel_command("predict", model, "a file", "-k", "1").code == 0
+
+
 def test_models_takes_names(zipfel_command):
     outcome = zipfel_command("models", "mnn")
     assert outcome.code == 0, outcome.err
@@ -94,6 +102,13 @@ def test_predict_that_failed_leaves_nothing_behind(zipfel_command, model, table,
     assert zipfel_command(*words, "--text", "subject").code == 0
 
 
+def test_predict_that_failed_in_its_first_rows_leaves_nothing_behind(zipfel_command, model, tmp_path):
+    (tmp_path / "broken.csv").write_text("text\nread a file\ntoo,many\n")
+    words = ["predict", model, "--input", tmp_path / "broken.csv", "--out", tmp_path / "tags.csv"]
+    assert "broken.csv:3: expected 1 cells, found 2" in zipfel_command(*words).err
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.csv"]
+
+
 def test_predict_that_was_killed_before_its_first_row_is_no_obstacle(zipfel_command, model, table, tmp_path):
     (tmp_path / "tags.csv.part").write_bytes(b"text,label_1\n")
     journal = {"rows": 0, "bytes": 13, "inputs": {"model": "another"}}
@@ -121,6 +136,28 @@ def test_train_that_failed_keeps_what_was_there(zipfel_command, table, tmp_path)
     kept = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     assert "holds a run with other inputs" in zipfel_command(*words, "--min-count", "1000").err
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == kept
+
+
+KILLED_TRAINING = """
+import os, signal, sys
+from zipfel.training import trainer
+
+trainer._Training._end_epoch = lambda self, epoch: os.kill(os.getpid(), signal.SIGKILL)
+from zipfel.cli.main import main
+sys.argv = ["zipfel", *sys.argv[1:]]
+main()
+"""
+
+
+def test_train_that_was_killed_before_its_first_checkpoint_needs_no_fresh(zipfel_command, table, tmp_path):
+    words = ["train", table, "--text", "subject", "--labels", "kind", "--out", tmp_path / "run", *SMALL]
+    words += ["--set", "epochs=1", "--set", "min_steps=1"]
+    assert shell(KILLED_TRAINING, *words).returncode == -signal.SIGKILL
+    assert (tmp_path / "run" / "run" / "run.json").exists()
+    table.write_text(table.read_text() + "\nword1 of a new row,tag1")
+    corrected = zipfel_command(*words, "--set", "dimension=8", "--seed", "1")
+    assert corrected.code == 0, corrected.err
+    assert json.loads((tmp_path / "run" / "model" / "model.json").read_bytes())["settings"]["dimension"] == 8
 
 
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------------

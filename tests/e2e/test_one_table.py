@@ -89,12 +89,16 @@ def model(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tag_at_service(folder: Path, **body: Any) -> httpx.Response:
+    return at_service(folder, "/tag", body)
+
+
+def at_service(folder: Path, path: str, body: dict[str, Any]) -> httpx.Response:
     async def ask() -> httpx.Response:
         service = Service(Catalog({"m": folder}), ServeSettings(), Measures())
         service.start()
         transport = httpx.ASGITransport(Gate(built(service), service.measures, None), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            answer = await client.post("/tag", json=body)
+            answer = await client.post(path, json=body)
         await service.stop()
         return answer
 
@@ -135,6 +139,71 @@ def test_python_command_line_and_service_answer_alike_and_as_evaluate_judged(zip
     assert figures["P@1"] == pytest.approx(100 * np.mean(right), abs=1e-6)
     joined = tagger.predict([f"{row['title']} {row['body']}" for row in rows], 3)
     assert [[tuple(tag) for tag in tags] for tags in joined] != python  # so that the fields decide
+
+
+def test_reasons_are_those_of_the_fields_at_each_door(zipfel_command, model):
+    """The title counts five times: reasons of the joined text would be others."""
+    document = {"title": "Toner für toner", "body": "kabel für toner 👍 router"}
+    tagger = Tagger.load(model)
+    best = tagger.predict([document], 1)[0][0]
+    python = tagger.explain(document, best.label)
+    assert {reason.term: reason.places for reason in python} == {
+        "toner": {"title": [(0, 5), (10, 15)], "body": [(10, 15)]},
+        "für": {"title": [(6, 9)], "body": [(6, 9)]},
+        "kabel": {"body": [(0, 5)]},
+        "router": {"body": [(18, 24)]},
+    }
+    row = tagger.features_.transform({name: [text] for name, text in document.items()})
+    weights = tagger.predictor_.explained(row, tagger.classes_.index(best.label)).tolist()
+    terms = [tagger.features_.terms[term] for term in row.indices]
+    assert {reason.term: reason.weight for reason in python} == dict(zip(terms, weights, strict=True))
+    joined = {reason.term: reason.weight for reason in tagger.explain("\n".join(document.values()), best.label)}
+    assert joined["kabel"] != pytest.approx(dict(zip(terms, weights, strict=True))["kabel"], rel=0.05)
+
+    wanted = json.loads(json.dumps([reason._asdict() for reason in python]))
+    words = [word for name, text in document.items() for word in ("--field", f"{name}={text}")]
+    found = json.loads(zipfel_command("explain", model, *words, "--json").out)
+    assert (found["text"], found["label"], found["reasons"]) == (document, best.label, wanted)
+    shown = zipfel_command("explain", model, *words).out.splitlines()
+    assert shown[:2] == ["title: Toner für toner", "body: kabel für toner 👍 router"]
+    answer = at_service(model, "/explain", {"text": document, "label": best.label})
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["reasons"], answer.json()["score"]) == (wanted, best.score)
+
+
+def test_a_report_explains_its_documents_by_field(model, later):
+    from zipfel.report.documents import Tagged, documents
+
+    tagger = Tagger.load(model)
+    dataset = zipfel.read(later, TableSettings(labels="themen", sep="|", encoding="cp1252"))
+    dataset = tagger.labels_.extended(dataset).aligned(dataset)
+    points = dataset.train
+    worst = documents(Tagged(dataset, points, tagger.rank(points.texts, 5)), tagger)[1][0]
+    texts = {name: column[worst.row] for name, column in points.texts.items()}
+    assert worst.text == f"{texts['title']}\n{texts['body']}"
+    expected = {reason.term: reason.weight for reason in tagger.explain(texts, worst.guesses[0].label.name)}
+    assert {reason.term: reason.weight for reason in worst.reasons} == expected
+    for reason in worst.reasons:
+        assert {worst.text[start:end].lower() for start, end in reason.places} == {reason.term}
+
+
+def test_wrong_fields_of_an_explanation_are_refused(zipfel_command, model):
+    message = "the model has no text field 'titel'; did you mean 'title'?"
+    for words, problem in (
+        (["--field", "titel=a"], message),
+        (["--field", "toner"], "--field must look like title='no paper'; found 'toner'"),
+        (["--field", "title=a", "--field", "title=b"], "--field title is given twice"),
+        (["a text", "--field", "title=b"], "give either a text or its fields with --field"),
+        ([], "give either a text or its fields with --field"),
+    ):
+        refused = zipfel_command("explain", model, *words)
+        assert (refused.code, refused.err) == (2, f"error: {problem}\n")
+    answer = at_service(model, "/explain", {"text": {"titel": "a"}, "label": "netz"})
+    assert (answer.status_code, answer.json()["error"]) == (404, message)
+    answer = at_service(model, "/explain", {"text": {"title": 1}, "label": "netz"})
+    assert (answer.status_code, answer.json()["error"]) == (400, "text: Field 'title' should be a valid string")
+    answer = at_service(model, "/explain", {"text": 1, "label": "netz"})
+    assert answer.json()["error"] == "text: Input should be a valid string, or an object of texts by field"
 
 
 def test_the_columns_survive_saving_and_a_missing_field_is_empty(model, tmp_path):
@@ -258,6 +327,24 @@ def test_a_later_file_may_have_new_labels_and_lack_others(zipfel_command, model,
     assert figures["R@5"] == pytest.approx(100 * np.mean(shares), abs=1e-4)
     seen, _ = figures_of(zipfel_command, tmp_path, model, path, "--min-label-count", "1")
     assert "unknown labels" not in seen
+
+
+def test_labels_that_a_model_lacks_are_in_the_report_and_count_as_missed(zipfel_command, model, tmp_path):
+    rows = tickets(60, 6)
+    rows[0]["themen"], rows[1]["themen"] = "neu|drucker", "neu|anders"
+    path = written(tmp_path / "later.csv", rows)
+    labels = tmp_path / "labels.csv"
+    outcome = zipfel_command("evaluate", model, path, "--per-label", labels, "--threshold", "0.3")
+    assert outcome.code == 0, outcome.err
+    with labels.open() as file:
+        support = {row["label"]: (row["support"], row["recall"], row["threshold"]) for row in csv.DictReader(file)}
+    assert support["neu"] == ("2", "0.0000", "")
+    assert support["drucker"][2] == "0.3"
+    assert sum(int(count) for count, *_ in support.values()) == sum(len(row["themen"].split("|")) for row in rows)
+    assert "Tags with a score of at least 0.3\n" in outcome.out
+    outcome = zipfel_command("report", model, path, "--out", tmp_path / "page.html")
+    assert outcome.code == 0, outcome.err
+    assert "<td>neu</td><td></td><td>0.0000</td>" in (tmp_path / "page.html").read_text()
 
 
 def test_a_file_of_other_labels_is_refused(zipfel_command, model, tmp_path):

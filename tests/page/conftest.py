@@ -24,7 +24,7 @@ expect.set_options(timeout=10_000)
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return the folders of two models: one of tickets, with label texts, and one of things, without."""
+    """Return the folders of models: of tickets, with label texts; of things, without; of memos, with text fields."""
     from zipfel import Tagger
 
     folder = tmp_path_factory.mktemp("models")
@@ -34,7 +34,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         tagger = Tagger("glas", settings=settings, text={"min_count": 1}, validation=0, device="cpu")
         parents = {"printer": "hardware"} if name == "tickets" else None
         tagger.fit(texts, tags, label_texts=label_texts, parents=parents).save(folder / name)
-    return {name: folder / name for name in ("tickets", "things")}
+    texts, tags = zip(*TICKETS * 5, strict=True)
+    fields = {"title": [text.split()[0] for text in texts], "body": [text.partition(" ")[2] for text in texts]}
+    tagger = Tagger("glas", settings=settings, text={"min_count": 1}, validation=0, device="cpu")
+    tagger.fit(fields, tags).save(folder / "memos")
+    return {name: folder / name for name in ("tickets", "things", "memos")}
 
 
 class Server:
@@ -76,14 +80,18 @@ class Server:
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory, models: dict[str, Path]) -> Iterator[dict[str, Server]]:
-    """Run a service of one model without a token, and one of two models with a token."""
+    """Run a service of one model without a token, one of two with a token, and one whose first model has fields."""
     log = tmp_path_factory.mktemp("logs")
-    words = [str(folder) for folder in models.values()]
-    running = {"open": Server(words[:1], log / "open"), "locked": Server(words, log / "locked", TOKEN)}
+    tickets, things, memos = (str(folder) for folder in models.values())
+    running = {
+        "open": Server([tickets], log / "open"),
+        "locked": Server([tickets, things], log / "locked", TOKEN),
+        "fielded": Server([memos, tickets], log / "fielded"),
+    }
     yield running
     for server in running.values():
         server.process.terminate()
-    assert [server.process.wait(30) for server in running.values()] == [0, 0]
+    assert [server.process.wait(30) for server in running.values()] == [0, 0, 0]
 
 
 @pytest.fixture(scope="session")
@@ -94,6 +102,11 @@ def server(servers: dict[str, Server]) -> Server:
 @pytest.fixture(scope="session")
 def locked(servers: dict[str, Server]) -> Server:
     return servers["locked"]
+
+
+@pytest.fixture(scope="session")
+def fielded(servers: dict[str, Server]) -> Server:
+    return servers["fielded"]
 
 
 @pytest.fixture(scope="session")

@@ -508,3 +508,60 @@ def test_one_of_several_models_can_be_chosen(tab, locked):
     expect(page.get_by_role("region", name="About fruit").locator(".frequency")).to_contain_text("5 training texts")
     page.fill("#search", "e")
     expect(page.get_by_role("option").locator(".name")).to_have_text(["vehicle"])
+
+
+DOCUMENT = {"title": "paper", "body": "jam in the 👍 printer"}
+
+
+class TestFields:
+    def fill(self, page: Page) -> None:
+        page.get_by_label("title", exact=True).fill(DOCUMENT["title"])
+        with page.expect_response(lambda answer: answer.url.endswith("/explain")):
+            page.get_by_label("body", exact=True).fill(DOCUMENT["body"])
+        expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
+        expect(page.locator("#legend")).to_contain_text("words support printer")
+
+    def test_a_model_with_fields_gets_an_input_for_each(self, tab, fielded):
+        page = tab(server=fielded)
+        self.fill(page)
+        set_threshold(page, 0)
+        expected = fielded.post("tag", texts=[DOCUMENT], k=50)["tags"][0]
+        assert labels(page) == [tag["label"] for tag in expected][:10]
+        for tag in expected:
+            expect(row(page, tag["label"]).locator(".score")).to_have_text(f"{tag['score']:.2f}")
+        marks = [field.locator("mark").all_text_contents() for field in page.locator(".mirror").all()]
+        assert "paper" in marks[0]
+        assert "printer" in marks[1]
+
+    def test_the_document_survives_a_reload(self, tab, fielded):
+        page = tab(server=fielded)
+        self.fill(page)
+        page.reload()
+        expect(page.get_by_label("title", exact=True)).to_have_value(DOCUMENT["title"])
+        expect(page.get_by_label("body", exact=True)).to_have_value(DOCUMENT["body"])
+        expect(row(page, "printer")).to_be_visible()
+
+    def test_another_model_gets_its_own_inputs(self, tab, fielded):
+        page = tab(server=fielded)
+        self.fill(page)
+        page.get_by_label("Model", exact=True).select_option("tickets")
+        expect(page.locator("#text")).to_have_value("paper\njam in the 👍 printer")
+        write(page, JAM)
+        assert labels(page)[0] == "printer"
+        page.get_by_label("Model", exact=True).select_option("memos")
+        expect(page.get_by_label("body", exact=True)).to_have_value(JAM)
+        expect(page.get_by_label("title", exact=True)).to_have_value("")
+
+    def test_corrections_are_rows_with_the_fields(self, tab, fielded, tmp_path):
+        page = tab(server=fielded)
+        self.fill(page)
+        row(page, "printer").locator(".accept").click()
+        with page.expect_download() as download:
+            page.get_by_role("button", name="Download JSONL").click()
+        download.value.save_as(tmp_path / "corrections.jsonl")
+        assert json.loads((tmp_path / "corrections.jsonl").read_text()) == {
+            **DOCUMENT, "labels": ["printer"], "rejected": []
+        }  # fmt: skip
+        page.get_by_label("body", exact=True).fill("other words")
+        page.locator("#corrected .excerpt").click()
+        expect(page.get_by_label("body", exact=True)).to_have_value(DOCUMENT["body"])

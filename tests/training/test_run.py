@@ -155,7 +155,7 @@ def test_a_second_process_is_kept_out_until_the_first_ends(run):
         with pytest.raises(ConfigError, match="another process is training"):
             Run(run.folder, seed=3).open(INPUTS)
         other.kill()
-    assert Run(run.folder, seed=3).open(INPUTS) is True
+    Run(run.folder, seed=3).open(INPUTS)
 
 
 def test_fresh_starts_over_and_leaves_other_files(run):
@@ -166,6 +166,7 @@ def test_fresh_starts_over_and_leaves_other_files(run):
     other = Run(run.folder, seed=4)
     assert other.open(INPUTS, fresh=True) is False
     assert names(run.folder) == {"run.json", "notes.txt", "sub"}
+    other.keep("walks", {"a": torch.ones(1)})
     assert Run(run.folder, seed=4).open(INPUTS) is True
 
 
@@ -194,12 +195,33 @@ def test_an_empty_folder_is_accepted_and_so_is_one_of_a_run_killed_at_its_start(
 def test_half_written_files_of_a_killed_run_are_removed(run):
     (run.folder / ".glas.checkpoint.safetensors.123.part").write_bytes(b"half")
     (run.folder / ".tmpZVZySH").write_bytes(b"half, as safetensors leaves it")
+    run.keep("walks", {"a": torch.ones(1)})
     assert Run(run.folder, 3).open(INPUTS) is True
+    assert names(run.folder) == {"run.json", "walks.safetensors"}
+
+
+def test_a_run_killed_before_its_first_result_does_not_block_other_inputs(run):
+    """Killed in the first epoch: a log, and half of a checkpoint, but nothing to resume from."""
+    run.log(stage="glas", epoch=1)
+    (run.folder / ".glas.checkpoint.safetensors.123.part").write_bytes(b"half")
+    other = {**INPUTS, "model": "decaf"}
+    assert Run(run.folder, seed=4).open(other) is False
     assert names(run.folder) == {"run.json"}
+    again = Run(run.folder, seed=4)
+    assert again.open(other) is False
+    again.keep("walks", {"a": torch.ones(1)})
+    with pytest.raises(ConfigError, match="model was 'decaf' and is 'glas'"):
+        Run(run.folder, seed=4).open(INPUTS)
+
+
+def test_an_unreadable_run_json_without_results_does_not_block_either(run):
+    (run.folder / "run.json").write_bytes(b"{")
+    assert Run(run.folder, seed=3).open(INPUTS) is False
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"7", b"[1, 2]"])
 def test_a_broken_run_json_is_reported(run, content):
+    run.keep("walks", {"a": torch.ones(1)})
     (run.folder / "run.json").write_bytes(content)
     with pytest.raises(DataError, match=r"run\.json: is unreadable .*start over with --fresh"):
         Run(run.folder, 3).open(INPUTS)
@@ -259,6 +281,7 @@ def test_the_log_grows_by_lines_and_reaches_the_progress(tmp_path):
         run = Run(tmp_path / "run", 0, Listener())
         run.open({})
         run.log(stage="a\nb", epoch=epoch, validation=None)
+        run.keep("a", {"a": torch.ones(1)})
     lines = (tmp_path / "run" / "log.jsonl").read_bytes().splitlines()
     assert [orjson.loads(line) for line in lines] == logged
     assert [values["epoch"] for values in logged] == [1, 2]

@@ -108,6 +108,8 @@ def _label_rows(dataset: Dataset) -> list[tuple[str, str]]:
         ("labels without a point in train", f"{np.count_nonzero(counts == 0):,}"),
         ("propensity A, B", f"{dataset.propensity.A:g}, {dataset.propensity.B:g}"),
     ]
+    if dataset.hierarchy is not None:
+        rows.append(("levels of the hierarchy", f"{max(dataset.hierarchy.levels.values()):,}"))
     return [("features", f"{sizes.features:,}"), *rows] if sizes.features else rows
 
 

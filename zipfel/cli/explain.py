@@ -15,6 +15,7 @@ from zipfel.cli.options import Model, with_options
 from zipfel.cli.show import bar, console, print_table
 from zipfel.data.formats.files import json_line
 from zipfel.data.hierarchy import ARROW
+from zipfel.errors import ConfigError
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from zipfel.explain import Reason
@@ -26,24 +27,32 @@ FAINT = 0.1  # share of the largest weight below which a word is not marked
 @with_options
 def explain(
     model: Model,
-    text: Annotated[str, typer.Argument(help="Text to explain.", show_default=False)],
     machine: Machine,
+    text: Annotated[str | None, typer.Argument(help="Text to explain.", show_default=False)] = None,
+    field: Annotated[
+        list[str] | None, typer.Option(help="Text of a field, such as title='no paper'; repeatable, instead of TEXT.")
+    ] = None,
     label: Annotated[str | None, typer.Option(help="Label to explain; default: the best one.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object with all terms.")] = False,
 ) -> None:
     """Show which words of a text support a label (green), and which count against it (red)."""
+    if (text is None) == (not field):
+        raise ConfigError("give either a text or its fields with --field")
+    document = text if text is not None else _fields(field or [])
     from zipfel.tagger import Tagger
 
     tagger = Tagger.load(model, machine.used().device)
-    label = tagger.predict([text], 1)[0][0].label if label is None else label
-    reasons = tagger.explain(text, label)
+    label = tagger.predict([document], 1)[0][0].label if label is None else label
+    reasons = tagger.explain(document, label)
     paths = tagger.labels_.paths(label)
     if json:
         terms = [reason._asdict() for reason in reasons]
-        answer = {"text": text, "label": label, **({"paths": paths} if paths else {}), "reasons": terms}
+        answer = {"text": document, "label": label, **({"paths": paths} if paths else {}), "reasons": terms}
         sys.stdout.write(json_line(answer).decode())
         return
-    console.print(marked(text, reasons), soft_wrap=True)
+    for name, words in ({"": document} if isinstance(document, str) else document).items():
+        heading = Text(f"{name}: " if name else "", "dim")
+        console.print(heading + marked(words, reasons, name), soft_wrap=True)
     most = max((abs(reason.weight) for reason in reasons), default=0) or 1
     rows = [(escape(term), f"{weight:+.3f}", bar(abs(weight) / most)) for term, weight, _ in reasons[:LISTED]]
     left = f"; {len(reasons) - LISTED} more" if len(reasons) > LISTED else ""
@@ -53,13 +62,27 @@ def explain(
     print_table(f"\n{escape(label)}: {total:+.3f} in total{left}", rows, ("", "", "bar"))
 
 
-def marked(text: str, reasons: Sequence[Reason]) -> Text:
-    """Return the text with its most important words marked; strong marks are drawn last, over weak ones."""
+def _fields(words: Sequence[str]) -> dict[str, str]:
+    """Return the texts of words such as `title=no paper`, by field."""
+    fields: dict[str, str] = {}
+    for word in words:
+        name, sign, text = word.partition("=")
+        if not sign or not name:
+            raise ConfigError(f"--field must look like title='no paper'; found {word!r:.60}")
+        if name in fields:
+            raise ConfigError(f"--field {name} is given twice")
+        fields[name] = text
+    return fields
+
+
+def marked(text: str, reasons: Sequence[Reason], field: str = "") -> Text:
+    """Return the text of a field with its most important words marked; strong marks are drawn last, over weak ones."""
     shown = Text(text)
     most = max((abs(reason.weight) for reason in reasons), default=0)
-    for _, weight, places in reversed(reasons):
+    for reason in reversed(reasons):
+        weight = reason.weight
         if weight and abs(weight) >= FAINT * most:
             style = f"bold {'green' if weight > 0 else 'red'}{' reverse' if abs(weight) > most / 2 else ''}"
-            for start, end in places:
+            for start, end in reason.places_in(field):
                 shown.stylize(style, start, end)
     return shown

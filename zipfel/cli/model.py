@@ -24,17 +24,17 @@ from zipfel.data.dataset import Part, Propensity
 from zipfel.data.formats import TableSettings, read
 from zipfel.data.formats.files import write_bytes
 from zipfel.data.judged import Judged, filtered_of, judged
+from zipfel.data.labels import names_of
 from zipfel.data.splits import Preparation
 from zipfel.data.text import TextSettings
 from zipfel.errors import INTERRUPTED, ConfigError
-from zipfel.evaluate import Report, metric_rows, ranked, read_predictions
+from zipfel.evaluate import LEVELS, Report, metric_rows, ranked, read_predictions
 from zipfel.evaluate import evaluate as judge
 from zipfel.label_report import LabelReport
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from zipfel.tagger import Tagger
 
-LEVELS = 50  # ranking for metrics at the levels of a hierarchy, where several labels share an ancestor
 LONGEST = 1000  # ranking to evaluate: memory grows with points × k
 
 Name = Annotated[str, typer.Option(help="Model to train; `zipfel models` lists them. auto chooses by the data.")]
@@ -158,7 +158,7 @@ def evaluate(
         Path | None, typer.Option(help="Evaluate scores, not a model: scipy npz, or lines of 'label:score …'.")
     ] = None,
     part: data.PartName = "test",
-    k: Annotated[str, typer.Option(help="Ranking lengths to evaluate at.")] = "1,3,5",
+    k: Annotated[str, typer.Option("--k", "-k", help="Ranking lengths to evaluate at.")] = "1,3,5",
     a: Annotated[float | None, typer.Option("--A", help="Propensity constant; default: the data set's.")] = None,
     b: Annotated[float | None, typer.Option("--B", help="Propensity constant; default: the data set's.")] = None,
     per_label: Annotated[
@@ -189,9 +189,10 @@ def evaluate(
     recall = {} if tagger is None else _index_recall(tagger, points, ks[-1])
     labels = None
     if at_threshold and tagger is not None:
-        known = points.Y[:, : len(tagger.labels_)]
-        filtered = filtered_of(points, len(tagger.labels_))
-        labels = tagger.per_label(_inputs(tagger, points), known, tags.of(tagger), filtered)
+        known = len(tagger.labels_)
+        labels = tagger.per_label(
+            _inputs(tagger, points), points.Y[:, :known], tags.of(tagger), filtered_of(points, known)
+        ).with_unknown(points.Y[:, known:], names_of(dataset)[known:])
     averages = {} if labels is None else labels.averages()
     if json is not None:
         figures = report.as_json() | {"seconds": round(seconds, 3)} | about.as_json()
@@ -304,9 +305,9 @@ def _lengths(text: str) -> list[int]:
 
 def show_averages(labels: LabelReport) -> None:
     """Print micro and macro averages at a threshold, in percent."""
-    averages, least = labels.averages(), sorted({f"{value:.3g}" for value in labels.thresholds})
+    averages = labels.averages()
     rows = [[kind, *(f"{averages[kind + name]:.2f}" for name in ("P", "R", "F1"))] for kind in ("micro", "macro")]
-    print_table(f"\nTags with a score of at least {' or '.join(least)}", rows, ("", "P", "R", "F1"))
+    print_table(f"\nTags with a score of at least {labels.threshold_text()}", rows, ("", "P", "R", "F1"))
 
 
 def show_report(report: Report, ks: list[int]) -> None:
@@ -318,8 +319,7 @@ def show_report(report: Report, ks: list[int]) -> None:
         title = f"\n{report.only_tail_points:,} points with tail labels only"
         print_table(title, metric_rows(report.only_tail, ks), lengths)
     for level in report.levels:
-        title = f"\nLevel {level.level} of the hierarchy: {level.labels:,} labels, {level.points:,} points"
-        print_table(title, metric_rows(level.values, ks), lengths)
+        print_table(f"\n{level}", metric_rows(level.values, ks), lengths)
     most = max((piece.contribution for piece in report.bins), default=0) or 1
     pieces = [
         (f"{piece.lowest:,} to {piece.highest:,} points per label", f"{piece.labels:,} labels",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import datetime
 import io
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from zipfel.cli.inputs import Row, check_names
 from zipfel.cli.parquet import write_parquet
+from zipfel.data.cells import csv_text, json_value
 from zipfel.data.formats.files import json_line, new_file, write_bytes
 from zipfel.errors import ConfigError, check_installed
 
@@ -94,7 +94,7 @@ def _table(out: Path, wanted: Wanted) -> Output:
     def encoded(rows: Sequence[Row], tagged: Tagged) -> bytes:
         lines = []
         for row, tags, known in zip(rows, tagged.tags(), tagged.known.tolist(), strict=True):
-            start = [*_copied(row), str(known).lower()]
+            start = [*map(csv_text, row.kept.values()), str(known).lower()]
             written = [(label, f"{score:.6g}") for label, score in tags]
             lines += [[*start, *own_cells] for own_cells in cells(written, wanted.k)]
         return _csv(lines)
@@ -130,20 +130,8 @@ def _joiner(wanted: Wanted) -> Callable[[Tags, int], list[list[str]]]:
 def objects(rows: Sequence[Row], tagged: Tagged) -> Iterator[dict[str, Any]]:
     """Yield each document with its tags, and whether it has a known word, as JSON objects."""
     for row, tags, known in zip(rows, tagged.tags(), tagged.known.tolist(), strict=True):
-        kept = {name: _plain(value) for name, value in row.kept.items()}
+        kept = {name: json_value(value) for name, value in row.kept.items()}
         yield {**kept, "tags": [tag._asdict() for tag in tags], "known": known}
-
-
-def _plain(value: Any) -> Any:
-    """Return a cell as JSON can hold it."""
-    known = isinstance(value, str | int | float | list | dict | datetime.date | datetime.time | None)
-    return value if known else str(value)
-
-
-def _copied(row: Row) -> list[str]:
-    """Return the copied cells of a row as text: lists as JSON, missing values as empty cells."""
-    cells = (_plain(value) for value in row.kept.values())
-    return ["" if c is None else c if isinstance(c, str) else json_line(c).decode().strip().strip('"') for c in cells]
 
 
 def _csv(rows: Any) -> bytes:

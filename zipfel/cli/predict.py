@@ -99,7 +99,7 @@ def predict(
         list[str] | None, typer.Argument(metavar="[TEXT ...]", help="Texts, or - for lines of standard input.")
     ] = None,
     input: Annotated[Path | None, typer.Option(help="File of texts: .txt (one per line), .jsonl, .csv, …")] = None,
-    k: Annotated[int | None, typer.Option(help="Maximum tags per text (5; with a threshold 50).")] = None,
+    k: Annotated[int | None, typer.Option("--k", "-k", help="Maximum tags per text (5; with a threshold 50).")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write: .jsonl, .csv, .parquet, or .npz (scores).")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Overwrite --out instead of resuming.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Without --out: print one JSON object per line.")] = False,

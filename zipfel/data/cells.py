@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import datetime
 import math
 import re
 import warnings
@@ -67,6 +68,27 @@ def cell_text(value: Any) -> str:
     if isinstance(value, bool | int | np.generic) and not isinstance(value, bytes):
         return str(value)
     raise ValueError(f"expected text, found {type(value).__name__} {str(value)[:40]!r}")
+
+
+def json_value(value: Any) -> Any:
+    """Return a cell of any table as JSON can hold it; numbers that are missing or infinite become None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if -(2**63) <= value < 2**64 else str(value)
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): json_value(item) for name, item in value.items()}
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return value if isinstance(value, str | bool | None) else str(value)
+
+
+def csv_text(value: Any) -> str:
+    """Return a cell of any table as text for CSV: lists and objects as JSON, empty if it is missing."""
+    value = json_value(value)
+    return value if isinstance(value, str) else "" if value is None else orjson.dumps(value).decode()
 
 
 def _float_text(value: float) -> str:

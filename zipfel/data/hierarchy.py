@@ -135,7 +135,8 @@ def with_hierarchy(dataset: Dataset, hierarchy: Hierarchy, ancestors: bool = Fal
         found = "the hierarchy is empty" if example is None else f"the hierarchy names {example!r:.60}"
         raise DataError(f"no label of the data set has a parent: {found}, and the first label is {names[0]!r:.60}")
     missing = sum(name not in kept.levels for name in names)
-    notes = (*dataset.notes, f"{missing} of {len(names)} labels are not in the hierarchy") if missing else dataset.notes
+    note = [f"{missing} of {len(names)} labels are not in the hierarchy"] if missing else []
+    notes = tuple(dict.fromkeys((*dataset.notes, *note)))
     kept = dataclasses.replace(kept, filled=ancestors)
     dataset = dataclasses.replace(dataset, hierarchy=kept, label_names=names, notes=notes)
     return _filled(dataset, kept, names) if ancestors else dataset

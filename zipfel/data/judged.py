@@ -85,11 +85,14 @@ def judged(dataset: Dataset, labels: LabelSpace, source: Source, part: str, prep
 
 
 def as_trained(dataset: Dataset, labels: LabelSpace) -> Dataset:
-    """Return a data set with the hierarchy of a model, where it has none; ancestors are filled in as in training."""
-    known = labels.hierarchy
-    if known is None or dataset.hierarchy is not None or not known.above(names_of(dataset)).parents:
+    """Return a data set with its hierarchy, or that of a model; ancestors are filled in as in training."""
+    known, own = labels.hierarchy, dataset.hierarchy
+    if known is None or (own is not None and own.filled >= known.filled):
         return dataset
-    return with_hierarchy(dataset, known, known.filled)
+    hierarchy = own or known
+    if not hierarchy.above(names_of(dataset)).parents:
+        return dataset
+    return with_hierarchy(dataset, hierarchy, known.filled)
 
 
 def filtered_of(points: Part, labels: int) -> csr_array | None:

@@ -211,6 +211,10 @@ class TextFeatures:
                     spans.setdefault(term, []).append((run[0].start, run[-1].end))
         return spans
 
+    def places_by_field(self, texts: Mapping[str, str]) -> dict[str, dict[int, list[tuple[int, int]]]]:
+        """Return `places` in each field of a document; fields with weight 0 are left out."""
+        return {name: self.places(texts[name]) for name in _weights(self.settings, texts)}
+
     def apply(self, dataset: Dataset) -> Dataset:
         """Return the data set with X made from its texts, and Z from its label texts if it has any."""
         if dataset.train.texts is None:

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from zipfel import metrics
 from zipfel.data.dataset import Dataset, Part
-from zipfel.explain import Reason
+from zipfel.explain import Reason, in_one_text
 from zipfel.tagger import Tagger
 from zipfel.types import Ids, Ranking, stored
 
@@ -121,13 +121,16 @@ def _document(tagged: Tagged, tagger: Tagger, row: int, quality: float) -> Docum
     ranks = {label: rank for rank, label in enumerate(ids, start=1)}
     missed = [Missed(tagged.label(label), ranks.get(label)) for label in sorted(true - set(ids[:JUDGED]))]
     missed.sort(key=lambda miss: miss.rank or LENGTH + 1)
-    text = None if points.texts is None else "\n".join(column[row] for column in points.texts.values())
+    texts = None if points.texts is None else {name: column[row] for name, column in points.texts.items()}
     if ids[0] < 0:  # nothing was predicted
         reasons = []
-    elif tagger.features_ is not None and text is not None:
-        reasons = tagger.explain(text, tagger.classes_[ids[0]])
+    elif tagger.features_ is not None and texts is not None:
+        reasons = tagger.explain(texts, tagger.classes_[ids[0]])
     else:
         reasons = _features(tagger, points.X[[row]], ids[0], tagged.dataset)  # type: ignore[index]
+    text = None
+    if texts is not None:
+        text, reasons = in_one_text(texts, reasons)
     return Document(row, 100 * float(quality), text, reasons, guesses, missed)
 
 

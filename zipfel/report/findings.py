@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from zipfel import metrics, tagging
-from zipfel.calibration import cut
+from zipfel.calibration import DEPTH, cut
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.judged import filtered_of
+from zipfel.data.labels import names_of
 from zipfel.errors import DataError
-from zipfel.evaluate import Report, evaluate
+from zipfel.evaluate import LEVELS, Report, evaluate
 from zipfel.index.exact import SPARE
 from zipfel.label_report import LabelReport
 from zipfel.models.base import Learner
@@ -66,6 +67,7 @@ class Findings:
     worst: list[Document]
     confusions: list[Confusion]
     labels: LabelReport  # at the threshold with the best micro-F1 on held-out points
+    tuned: bool  # whether there were enough of these; if not, the threshold is 0.5
 
 
 def findings(
@@ -75,14 +77,15 @@ def findings(
     points = dataset.parts.get(part)
     if points is None or len(points) == 0:
         raise DataError(f"{dataset.name or 'the data set'} has no points in {part}")
-    ranking = _ranking(tagger, points, on_progress)
+    long = _ranking(tagger, points, max(LENGTH, LEVELS, DEPTH), on_progress)
+    ranking = long.top(LENGTH)
     tagged = Tagged(dataset, points, ranking)
     right, ks, some = tagged.right[:, :JUDGED], range(1, ranking.k + 1), np.arange(min(SEARCHED, len(points)))
     measured = metrics.measure(ranking, points.Y, ks=ks)
     best, worst = documents(tagged, tagger)
     return Findings(
         part=part,
-        report=evaluate(ranking.top(JUDGED), dataset, part),
+        report=evaluate(long, dataset, part),
         curves={name: np.array([measured[f"{name}@{k}"] for k in ks]) for name in ("P", "R", "coverage")},
         covered=covered(ranking.ids[:, :JUDGED][right], points.Y, tagged.counts),
         reliability=reliability(ranking.scores[:, :JUDGED], right),
@@ -90,27 +93,30 @@ def findings(
         best=best,
         worst=worst,
         confusions=confusions(tagged),
-        labels=_labels(tagger, ranking, points.Y),
+        labels=_labels(tagger, long, points.Y, names_of(dataset)),
+        tuned=tagger.calibration_ is not None,
     )
 
 
-def _labels(tagger: Tagger, ranking: Ranking, truth: csr_array) -> LabelReport:
-    fitted = tagger.fitted_
+def _labels(tagger: Tagger, ranking: Ranking, truth: csr_array, names: Sequence[str]) -> LabelReport:
+    """Return the report of labels; those that the model lacks come after its own."""
+    fitted, known = tagger.fitted_, len(tagger.labels_)
     assert fitted is not None
     least = tagging.usual_threshold(fitted)
-    return tagging.report_of(fitted, cut(ranking, least), truth, least)
+    report = tagging.report_of(fitted, cut(ranking, least), truth[:, :known], least)
+    return report.with_unknown(truth[:, known:], names[known:])
 
 
 def _rows(tagger: Tagger, points: Part) -> csr_array:
     return points.X if tagger.features_ is None else tagger.features_.transform(points.texts or {})
 
 
-def _ranking(tagger: Tagger, points: Part, on_progress: Callable[[int], None]) -> Ranking:
+def _ranking(tagger: Tagger, points: Part, k: int, on_progress: Callable[[int], None]) -> Ranking:
     parts = []
     for start in range(0, len(points), BATCH):
         some = points.take(np.arange(start, min(start + BATCH, len(points))))
         filtered = filtered_of(some, len(tagger.labels_))
-        request = Request(some.X if tagger.features_ is None else some.texts, LENGTH, filtered=filtered)
+        request = Request(some.X if tagger.features_ is None else some.texts, k, filtered=filtered)
         parts.append(tagger.tag([request])[0].ranking)
         on_progress(start + len(some))
     return Ranking(np.concatenate([part.ids for part in parts]), np.concatenate([part.scores for part in parts]))

@@ -34,7 +34,7 @@ def page(findings: Findings, dataset: Dataset, about: Mapping[str, Any], remarks
         _head(findings, dataset, about, remarks),
         _section("Metrics", _metrics(findings)),
         _section("Rare and frequent labels", _frequencies(findings)),
-        _section("Labels at a threshold", _labels(findings.labels)),
+        _section("Labels at a threshold", _labels(findings.labels, findings.tuned)),
         _section("Calibration and shortlist", _calibration(findings)),
         _section("Worst documents", _documents(findings.worst, "Lowest nDCG@5; ties: most confident errors first.")),
         _section("Best documents", _documents(findings.best, "Highest nDCG@5; ties: most labels first.")),
@@ -82,6 +82,7 @@ def _metrics(findings: Findings) -> str:
     if report.only_tail:
         caption = f"{report.only_tail_points:,} points with tail labels only"
         tables += _table(heads, metric_rows(report.only_tail, ks), caption)
+    tables += "".join(_table(heads, metric_rows(level.values, ks), str(level)) for level in report.levels)
     note = (
         f"PSP, PSnDCG and PSR give rare labels more weight (A {report.propensity.A:g}, B {report.propensity.B:g}); "
         "macro metrics are means over labels; coverage is the share of labels predicted correctly at least once."
@@ -106,11 +107,12 @@ def _frequencies(findings: Findings) -> str:
     return f'<div class="pair">{left}{right}</div>\n{table}\n<p class="note">{note}</p>'
 
 
-def _labels(labels: LabelReport) -> str:
+def _labels(labels: LabelReport, tuned: bool) -> str:
+    why = "which had the best micro-F1 on held-out points" if tuned else "for want of held-out points to choose it on"
     averages, count = labels.averages(), len(labels.names)
     kinds = [[kind, *(f"{averages[kind + name]:.2f}" for name in ("P", "R", "F1"))] for kind in ("micro", "macro")]
     note = (
-        f"Tags with a score of at least {labels.thresholds.min():.3g}, which had the best micro-F1 on held-out points. "
+        f"Tags with a score of at least {labels.threshold_text()}, {why}. "
         "Macro averages are over the labels that occur here. "
         + (f"The {LISTED} most frequent of {count:,} labels; " if count > LISTED else "")
         + "zipfel evaluate --per-label FILE writes all of them to a CSV file."
@@ -186,7 +188,7 @@ def marked(text: str, reasons: Iterable[Reason]) -> str:
     """Return the beginning of a text as HTML; marks show each word's weight relative to the largest."""
     weights, beginning = np.zeros(len(text)), shortened(text, LONGEST)
     for reason in reasons:
-        for start, end in reason.places:
+        for start, end in reason.places_in(""):
             weights[start:end] += reason.weight
     weights /= np.abs(weights).max(initial=0) or 1
     pieces = groupby(zip(beginning, weights.round(1).tolist(), strict=False), key=lambda pair: pair[1])

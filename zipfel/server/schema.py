@@ -88,7 +88,11 @@ class TagRequest(_Asked):
 class ExplainRequest(_Asked):
     """A text, and the label to explain."""
 
-    text: str
+    text: Annotated[
+        Document,
+        WithJsonSchema({"anyOf": [{"type": "string"}, _FIELDED]}),
+        Field(description="A text, or an object of texts by field, as in POST /tag."),
+    ]
     label: Annotated[str, Field(max_length=10_000)]
 
 
@@ -104,7 +108,9 @@ class Model(ModelVersion):
 
     kind: Annotated[str, Field(description="Kind of model, as listed by `zipfel models`.")]
     labels: int
-    fields: Annotated[list[str], Field(description="Text fields that documents may have in POST /tag.")]
+    fields: Annotated[
+        list[str], Field(description="Text fields that documents may have in POST /tag and POST /explain.")
+    ]
     default: Annotated[bool, Field(description="Whether it is used when a request names no model.")]
 
 
@@ -156,11 +162,14 @@ class LabelAnswer(Label):
 
 
 class Reason(BaseModel):
-    """A term, its contribution to the score, and its positions in the text: [start, end) in characters."""
+    """A term, its contribution to the score, and its positions: [start, end) in characters."""
 
     term: str
     weight: float
-    places: list[tuple[int, int]]
+    places: Annotated[
+        list[tuple[int, int]] | dict[str, list[tuple[int, int]]],
+        Field(description="In the text, or by field if the text was given by field."),
+    ]
 
 
 class ExplainAnswer(BaseModel):

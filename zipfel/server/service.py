@@ -85,8 +85,9 @@ class Service:
 
     async def explain(self, asked: schema.ExplainRequest) -> dict[str, Any]:
         """Explain a label."""
-        self._check_texts([len(asked.text)])
+        self._check_texts([characters(asked.text)])
         loaded = self.catalog.slot(asked.model).current
+        _check_fields(loaded, [asked.text])
         _label_id(loaded, asked.label)
         try:
             return await self._aside(lambda: explained(loaded, asked.text, asked.label))
@@ -162,10 +163,10 @@ def described(slot: Slot, default: bool) -> dict[str, Any]:
     }
 
 
-def explained(loaded: Loaded, text: str, label: str) -> dict[str, Any]:
+def explained(loaded: Loaded, document: str | Mapping[str, str], label: str) -> dict[str, Any]:
     """Return a label's score and the reasons for it, as JSON has them."""
-    scores: Mapping[str, float] = dict(loaded.tagger.predict([text], K)[0])
-    reasons = [reason._asdict() for reason in loaded.tagger.explain(text, label)]
+    scores: Mapping[str, float] = dict(loaded.tagger.predict([document], K)[0])
+    reasons = [reason._asdict() for reason in loaded.tagger.explain(document, label)]
     paths = loaded.tagger.labels_.paths(label)
     return {"label": label, "score": scores.get(label, 0.0), "paths": paths, "reasons": reasons, "model": named(loaded)}
 

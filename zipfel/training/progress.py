@@ -49,6 +49,8 @@ class Observer:
     A plan learns in this way what training costs (rehearsal.py).
     """
 
+    is_logged = True  # whether the epochs of the run go to the logging module
+
     def began(self, stage: str, length: StageLength) -> None:
         """Note that a stage with gradients begins, maybe within a turn of another one."""
 

@@ -44,6 +44,8 @@ class Act:
 class Rehearsal(Observer):
     """Observes a run and ends each stage after a few steps; a stage within a turn of another runs to its end."""
 
+    is_logged = False  # its few steps are no epochs of a training
+
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = device or torch.device("cpu")
         self.acts: list[Act] = []

@@ -49,14 +49,15 @@ class Run:
     def open(self, inputs: Mapping[str, Any], fresh: bool = False) -> bool:
         """Start a run with these inputs (settings, data), or resume it; return whether it resumes.
 
-        fresh: start over. Results of an earlier run are removed, and nothing else in the folder.
+        A run that has kept no result, such as one killed before its first checkpoint, does not count: the folder is
+        used as if it were new.  fresh: start over. Results of an earlier run are removed, and nothing else.
         """
         if self.folder is None:
             return False
         path = self.folder / "run.json"
         wanted = orjson.loads(orjson.dumps({"seed": self.seed, **inputs}, option=orjson.OPT_SERIALIZE_NUMPY))
         _make_folder(self.folder)
-        if path.exists() and not fresh:
+        if path.exists() and self._has_results() and not fresh:
             _check_same(_read_inputs(path), wanted, path)
             self.is_open = True
             return True
@@ -79,17 +80,20 @@ class Run:
             self.open(inputs, fresh)
             yield
         except BaseException:
-            if self.is_open and self.folder is not None and not any(self.folder.glob("*.safetensors")):
+            if self.is_open and self.folder is not None and not self._has_results():
                 self._remove(self.folder)
             for folder in new:
                 with suppress(OSError):  # not empty
                     folder.rmdir()
             raise
 
+    def _has_results(self) -> bool:
+        return self.folder is not None and any(self.folder.glob("*.safetensors"))
+
     def _remove(self, folder: Path) -> None:
         """Remove the files of a run without results."""
         self.is_open = False
-        for name in ("run.json", "log.jsonl", ".lock"):
+        for name in ("log.jsonl", "run.json", ".lock"):  # without run.json, a folder with a log is not a run's
             (folder / name).unlink(missing_ok=True)
         file = _locks.pop((folder / ".lock").absolute(), None)
         if file is not None:
@@ -132,7 +136,7 @@ class Run:
         """Add a line to the log of the run."""
         self.progress.log(values)
         line = line_of(values)
-        if line is not None:
+        if line is not None and self.observer.is_logged:
             LOGGER.info(line, extra={"zipfel": dict(values)})
         if self.folder is not None:
             with (self.folder / "log.jsonl").open("ab", buffering=0) as out:  # the whole line at once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -13,11 +13,13 @@ from typing import Any
 from zipfel.data.dataset import Dataset
 from zipfel.data.formats import lf, npz, repository, split, table
 from zipfel.data.formats.files import find, listed, new_folder, unpacked_name
-from zipfel.data.formats.parents import read_parents
+from zipfel.data.formats.folder import read_metadata
+from zipfel.data.formats.parents import FILE, read_parents, write_parents
 from zipfel.data.formats.table import TableSettings
 from zipfel.data.formats.table_files import ENDINGS, READ_ONLY, is_frame, open_frame, open_table
 from zipfel.data.hierarchy import with_hierarchy
-from zipfel.errors import DataError, did_you_mean
+from zipfel.data.labels import names_of
+from zipfel.errors import ConfigError, DataError, did_you_mean
 
 __all__ = ["FORMATS", "WRITABLE", "Format", "TableSettings", "format_of", "known_format", "read", "writable_format",
            "write"]  # fmt: skip
@@ -87,8 +89,15 @@ def read(source: Any, settings: TableSettings | None = None, format: str | None 
 
 
 def _with_parents(dataset: Dataset, settings: TableSettings, folder: Path | None = None) -> Dataset:
-    """Add the hierarchy of labels that the settings name."""
+    """Add the hierarchy of labels that the settings name, else that of the folder, if it has one."""
+    own = None if folder is None or settings.parents is not None else find(folder, FILE)
+    if own is not None and folder is not None:
+        hierarchy = read_parents(replace(settings, parents=str(own)), None)
+        dataset = replace(dataset, notes=(*dataset.notes, f"hierarchy of labels from {own.name}"))
+        return with_hierarchy(dataset, hierarchy, settings.ancestors or read_metadata(folder).ancestors)
     if settings.parents is None:
+        if settings.ancestors:
+            raise ConfigError("ancestors needs a hierarchy; set it with parents (--parents)")
         return dataset
     labels = settings.label_texts
     if labels is None and folder is not None:
@@ -154,3 +163,5 @@ def write(dataset: Dataset, path: Path | str, format: str, gzip: bool = False) -
     assert writer is not None
     with new_folder(Path(path)) as folder:
         writer(dataset, folder, ".gz" if gzip else "")
+        if dataset.hierarchy is not None:
+            write_parents(dataset.hierarchy, names_of(dataset), folder, ".gz" if gzip else "")

@@ -50,12 +50,16 @@ class Names(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """The content of dataset.json. text, labels: the text columns and the label column of tables."""
+    """The content of dataset.json. text, labels: the text columns and the label column of tables.
+
+    ancestors: whether points have the ancestors of their labels too, by the hierarchy in parents.csv.
+    """
 
     name: str
     propensity: Propensity
     text: tuple[str, ...] = ()
     labels: str | None = None
+    ancestors: bool = False
 
 
 @dataclass
@@ -154,7 +158,7 @@ def read_metadata(folder: Path) -> Metadata:
             raise ValueError("A and B must be finite, and names must be text")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f'expected {{"name": …, "propensity": {{"A": …, "B": …}}}}; {error!r:.80}', path) from None
-    return Metadata(name, propensity, tuple(columns), labels)
+    return Metadata(name, propensity, tuple(columns), labels, values.get("ancestors") is True)
 
 
 def write_common(
@@ -176,6 +180,8 @@ def write_common(
         metadata["text"] = list(text)
     if labels is not None:
         metadata["labels"] = labels
+    if dataset.hierarchy is not None and dataset.hierarchy.filled:
+        metadata["ancestors"] = True
     write_bytes(folder / METADATA, orjson.dumps(metadata, option=orjson.OPT_INDENT_2) + b"\n")
 
 

@@ -1,8 +1,9 @@
-"""Read the parents of labels: a file of its own, or a column of the table of label texts."""
+"""Parents of labels: a file of its own, `parents.csv` of a folder, or a column of the table of label texts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from zipfel.data.formats.table_files import (
     is_frame,
     open_frame,
     open_table,
+    write_table,
 )
 from zipfel.data.hierarchy import Hierarchy
-from zipfel.errors import DataError
+from zipfel.errors import DataError, quoted
 
 COLUMNS = ("parents", "parent")
+FILE = "parents.csv"
 
 
 def read_parents(settings: TableSettings, labels: Path | None) -> Hierarchy:
@@ -36,8 +39,11 @@ def read_parents(settings: TableSettings, labels: Path | None) -> Hierarchy:
     if not path.is_file():
         known = "" if table is None else f", and {table.file} has no such column (columns: {', '.join(table.columns)})"
         raise DataError(f"no such file{known}", path)
-    if unpacked_name(path).endswith((*ENDINGS, *READ_ONLY)):
-        return _hierarchy(_cells(*_parent_column(_opened(path, settings)), settings.sep), path)
+    name = unpacked_name(path)
+    if name.endswith((*ENDINGS, *READ_ONLY)):
+        table = _opened(path, settings)
+        if not name.endswith(".tsv") or _parent_columns(table):  # else lines, which are often called .tsv too
+            return _hierarchy(_cells(*_parent_column(table), settings.sep), path)
     return _hierarchy(_lines(path, settings.encoding or "utf-8"), path)
 
 
@@ -58,12 +64,28 @@ def given_parents(given: Any, sep: str | None = None) -> Hierarchy:
     return Hierarchy.of({name: above for name, above in parents.items() if above})
 
 
+def write_parents(hierarchy: Hierarchy, names: Sequence[str], folder: Path, suffix: str = "") -> None:
+    """Write the parents of labels and of their ancestors, each cell a list; nothing if no label has a parent."""
+    parents = hierarchy.above(names).parents
+    for name in {*parents, *chain.from_iterable(parents.values())}:
+        if not name or name != name.strip():  # names are stripped when read
+            raise DataError(f"label name {quoted(name)} is empty or has outer blanks, which {FILE} does not keep")
+    if parents:
+        write_table(
+            {"label": [*parents], "parents": [list(above) for above in parents.values()]}, folder / f"{FILE}{suffix}"
+        )
+
+
 def _opened(source: Path, settings: TableSettings) -> Table:
     return open_frame(source) if is_frame(source) else open_table(source, settings.encoding)
 
 
+def _parent_columns(table: Table) -> list[str]:
+    return [name for name in table.present(COLUMNS) if name != table.columns[0]]
+
+
 def _parent_column(table: Table) -> tuple[Table, str]:
-    found = [name for name in table.present(COLUMNS) if name != table.columns[0]]
+    found = _parent_columns(table)
     if not found:
         raise table.error(
             f"expected labels in the first column and a column 'parent'; found {', '.join(table.columns)}"

@@ -38,9 +38,11 @@ class TableSettings(Settings):
     sep: str | None = setting(None, "separator of labels in a cell; without one, a cell is a list or a single label")
     label_texts: Path | None = setting(None, "table of label texts: name in the first column, then the text")
     parents: str | None = setting(
-        None, "hierarchy of labels: a file of 'label<TAB>parent' lines or a table, or a column of --label-texts"
+        None,
+        "hierarchy of labels: a file of 'label<TAB>parent' lines or a table, or a column of --label-texts; "
+        "default: parents.csv of the folder",
     )
-    ancestors: bool = setting(False, "give each point the ancestors of its labels too; needs --parents")
+    ancestors: bool = setting(False, "give each point the ancestors of its labels too; needs a hierarchy")
     encoding: str | None = setting(None, "encoding of CSV, TSV and text files, such as cp1252; default: utf-8")
 
     def __post_init__(self) -> None:
@@ -59,9 +61,7 @@ class TableSettings(Settings):
         return replace(self, text=text, labels=labels, sep=sep, encoding=self.encoding or columns.encoding)
 
     def check(self) -> None:
-        """Check that the separator is not empty, and that ancestors are known."""
-        if self.ancestors and self.parents is None:
-            raise ConfigError("ancestors needs a hierarchy; set it with parents (--parents)")
+        """Check that the separator is not empty."""
         if self.sep == "":
             raise ConfigError("sep, the separator of labels in a cell, must not be empty")
 

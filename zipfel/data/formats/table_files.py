@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from zipfel.data.cells import csv_text, json_value
 from zipfel.data.formats.files import json_line, listed, new_file, opened, reason, text_lines, unpacked_name
 from zipfel.data.formats.lf import objects
 from zipfel.errors import DataError, check_installed, nearest, quoted
@@ -297,32 +298,35 @@ def write_table(columns: Mapping[str, Sequence[Any]], path: Path) -> None:
             _write_parquet(columns, out)
         elif name.endswith(".jsonl"):
             for values in zip(*columns.values(), strict=True):
-                out.write(json_line(dict(zip(columns, values, strict=True))))
+                out.write(json_line(dict(zip(columns, map(json_value, values), strict=True))))
         else:
             text = io.TextIOWrapper(out, encoding="utf-8", newline="", write_through=True)
             # Lines end in \r\n, the module's default, because it quotes only line breaks of the kind that it writes.
             writer = csv.writer(text, delimiter="\t" if name.endswith(".tsv") else ",")
             writer.writerow(columns)
-            writer.writerows(map(_csv_cells, zip(*columns.values(), strict=True)))
+            writer.writerows([csv_text(value) for value in row] for row in zip(*columns.values(), strict=True))
             text.detach()
-
-
-def _csv_cells(values: Iterable[Any]) -> list[str]:
-    return [v if isinstance(v, str) else "" if v is None else json_line(v).decode().rstrip("\n") for v in values]
 
 
 def _write_parquet(columns: Mapping[str, Sequence[Any]], out: Any) -> None:
     check_installed("writing Parquet", "tables", "pyarrow")
     import pyarrow.parquet
 
-    kinds: dict[type, Any] = {
-        str: pyarrow.large_string(),
-        list: pyarrow.list_(pyarrow.string()),
-    }  # pyarrow finds other types itself
-    arrays = {name: pyarrow.array(values, type=kinds.get(_kind(values))) for name, values in columns.items()}
+    arrays = {name: _arrow(values) for name, values in columns.items()}
     pyarrow.parquet.write_table(pyarrow.table(arrays), out)
 
 
-def _kind(values: Sequence[Any]) -> type:
-    """Return the type of the first value that is not missing; of none, text."""
-    return type(next((value for value in values if value is not None), ""))
+def _arrow(values: Sequence[Any]) -> Any:
+    """Return a column of Arrow; one of mixed types, such as a spreadsheet may have, becomes text."""
+    import pyarrow
+
+    kinds = {type(value) for value in values if value is not None}
+    kind = None  # which pyarrow finds itself
+    if kinds <= {str}:
+        kind = pyarrow.large_string()
+    elif kinds == {list} and all(isinstance(item, str) for value in values for item in value or ()):
+        kind = pyarrow.list_(pyarrow.string())
+    try:
+        return pyarrow.array(values, type=kind)
+    except (pyarrow.ArrowException, OverflowError):
+        return pyarrow.array([None if value is None else csv_text(value) for value in values], pyarrow.large_string())

@@ -13,16 +13,16 @@ const FAINT = 0.05; // share of the strongest word's weight; weaker words are no
 export class Answer {
   #reasons = new Map(); // label → response of /explain, and ranges in the text
 
-  constructor(text, tags, known) {
-    this.text = text;
+  constructor(document, tags, known) {
+    this.document = document; // a text, or an object of texts by field
     this.tags = tags;
     this.known = known; // whether the model knows a word of the text
   }
 
-  static async of(text, signal) {
+  static async of(document, signal) {
     const extra = session.invented.size ? { extra: Object.fromEntries(session.invented) } : {};
-    const { tags, known } = await ask("tag", { body: { texts: [text], k: ASKED, ...chosenModel(), ...extra }, signal });
-    return new Answer(text, tags[0], known[0]);
+    const { tags, known } = await ask("tag", { body: { texts: [document], k: ASKED, ...chosenModel(), ...extra }, signal });
+    return new Answer(document, tags[0], known[0]);
   }
 
   score(label) {
@@ -30,7 +30,7 @@ export class Answer {
   }
 
   choice(label) {
-    return session.choiceOf(this.text, label);
+    return session.choiceOf(this.document, label);
   }
 
   above(threshold) {
@@ -41,7 +41,7 @@ export class Answer {
   shown(threshold) {
     const best = this.above(threshold).slice(0, SHOWN);
     const included = new Set(best.map(({ label }) => label));
-    const others = ["accept", "reject"].flatMap((choice) => session.labelsOf(this.text, choice));
+    const others = ["accept", "reject"].flatMap((choice) => session.labelsOf(this.document, choice));
     const scored = others.filter((label) => !included.has(label)).map((label) => ({ label, score: this.score(label) }));
     return [...best, ...scored.sort((one, other) => (other.score ?? -1) - (one.score ?? -1))];
   }
@@ -51,20 +51,28 @@ export class Answer {
     if (this.#reasons.has(label) || this.score(label) === null) return;
     const response = await this.#requestReasons(label, signal);
     const reasons = strong(response.reasons);
-    this.#reasons.set(label, { reasons, ranges: ranges(this.text, reasons), problem: response.problem });
+    this.#reasons.set(label, { reasons, problem: response.problem });
   }
 
   async #requestReasons(label, signal) {
     if (session.invented.has(label)) return { reasons: [], problem: "A new label is scored by its text as a whole." };
     try {
-      return await ask("explain", { body: { text: this.text, label, ...chosenModel() }, signal });
+      return await ask("explain", { body: { text: this.document, label, ...chosenModel() }, signal });
     } catch (error) {
       if (error instanceof Problem) return { reasons: [], problem: error.message };
       throw error;
     }
   }
 
-  /** Returns {reasons, ranges, problem} of a label; undefined until the response arrives. */
+  /** Returns the words behind a tag as ranges of a field, or with "" of the text. */
+  rangesIn(field, label) {
+    const reasons = this.why(label)?.reasons ?? [];
+    if (typeof this.document === "string") return ranges(this.document, reasons);
+    const inField = reasons.map(({ weight, places }) => ({ weight, places: places[field] ?? [] }));
+    return ranges(this.document[field], inField);
+  }
+
+  /** Returns {reasons, problem} of a label; undefined until the response arrives. */
   why(label) {
     return this.#reasons.get(label);
   }

@@ -15,11 +15,12 @@ export function showCorrections(open, changed) {
   byId("corrected").replaceChildren(...rows.map((row) => correction(row, open, changed)));
 }
 
-function correction({ text, labels, rejected }, open, changed) {
-  const remove = button("×", () => (session.drop(text), changed()), "remove");
+function correction({ document, labels, rejected }, open, changed) {
+  const text = typeof document === "string" ? document : Object.values(document).join(" · ");
+  const remove = button("×", () => (session.drop(document), changed()), "remove");
   remove.setAttribute("aria-label", `Remove the correction of “${text.slice(0, 40)}”`);
   const tags = [...labels.map((label) => element("span", label, "kept")), ...rejected.map((label) => element("s", label))];
-  return element("li", [button(text.trim().slice(0, 200), () => open(text), "excerpt"), element("p", tags), remove]);
+  return element("li", [button(text.trim().slice(0, 200), () => open(document), "excerpt"), element("p", tags), remove]);
 }
 
 function texts(count) {

@@ -31,9 +31,13 @@ export function moved(ranges, before, after) {
   });
 }
 
-/** Paints the text into the element, with marks on words that support the tag (negative weight: count against it). */
-export function paint(element, text, ranges) {
-  const most = Math.max(...ranges.map(([, , weight]) => Math.abs(weight)), Number.MIN_VALUE);
+/** Returns the largest weight of ranges, whatever its sign. */
+export function strongest(ranges) {
+  return Math.max(...ranges.map(([, , weight]) => Math.abs(weight)), Number.MIN_VALUE);
+}
+
+/** Paints the text into the element, with marks on words that support the tag (negative weight: count against it), relative to `most`. */
+export function paint(element, text, ranges, most) {
   const nodes = stretches(text.length, ranges).map(([start, end, weight]) => {
     const words = text.slice(start, end);
     return weight ? marked(words, weight / most) : words;

@@ -5,8 +5,8 @@ import { ask, onTokenNeeded, Problem } from "./api.js";
 import { download, showCorrections } from "./corrections.js";
 import { Detail } from "./detail.js";
 import { about, chosenModel, exampleText, search, textOf, useModel } from "./labels.js";
+import { Inputs } from "./inputs.js";
 import { button, element } from "./made.js";
-import { moved, paint } from "./marks.js";
 import { searchable } from "./search.js";
 import * as session from "./session.js";
 import { TagList } from "./tags.js";
@@ -15,14 +15,14 @@ import { setUpTheme } from "./theme.js";
 const WAIT = 150; // ms after the last key
 
 const byId = (id) => document.getElementById(id);
-const field = byId("text");
+const inputs = new Inputs(byId("inputs"), { typed, key: arrowed });
 const slider = byId("threshold");
 
 let timer = null; // runs from a key press to the request
 let saying = null; // runs from a response to its announcement
 let control = new AbortController(); // of the newest request: responses to older ones are dropped
 let answer = null; // what the list shows
-let painted = { text: "", ranges: [] }; // what the mirror shows
+let fields = new Map(); // model → its text fields
 let looked = null; // the label that the user points at
 
 const detail = new Detail({ about, words: (label) => answer?.why(label)?.reasons ?? [], accept });
@@ -30,14 +30,13 @@ const list = new TagList(byId("tags"), {
   open: (label) => detail.toggle(list.row(label)),
   choose: decide,
   look: (label) => ((looked = label), mark()),
-  leave: () => field.focus(),
+  leave: () => inputs.focus(),
 });
 
 // --- tagging
 
 function typed() {
-  session.text.set(field.value);
-  repaint(field.value, moved(painted.ranges, painted.text, field.value));
+  session.text.set(inputs.document);
   clearTimeout(timer);
   timer = setTimeout(tag, WAIT);
 }
@@ -48,11 +47,11 @@ async function tag() {
   control.abort();
   control = new AbortController();
   const { signal } = control;
-  if (!field.value.trim()) return showNothing();
+  if (inputs.isBlank) return showNothing();
   const started = performance.now();
   byId("answer").ariaBusy = "true";
   try {
-    const newest = await Answer.of(field.value, signal);
+    const newest = await Answer.of(inputs.document, signal);
     if (signal.aborted) return null;
     answer = newest;
     byId("timing").textContent = `${Math.round(performance.now() - started)} ms`;
@@ -130,12 +129,12 @@ function showNothing() {
 
 /** Marks the words of the tag the user points at, else of the open one, else of the first. */
 function mark() {
-  if (answer?.text !== field.value) return; // while typing, existing marks are moved along
+  if (!answer || !inputs.shows(answer.document)) return; // while typing, existing marks are moved along
   const label = looked ?? detail.label ?? answer.shown(threshold())[0]?.label;
   const why = answer.why(label);
   for (const row of byId("tags").children) row.classList.toggle("looked", row.dataset.label === label);
   if (!why && label && answer.score(label) !== null) return; // its words have not arrived yet
-  repaint(answer.text, why?.ranges ?? []);
+  inputs.mark((field) => answer.rangesIn(field, label));
   byId("legend").replaceChildren(...legend(label, why));
 }
 
@@ -146,11 +145,6 @@ function legend(label, why) {
   const against = why.reasons.some(({ weight }) => weight < 0);
   const dotted = against ? [", ", element("span", "dotted", "against"), " words count against it"] : [];
   return [element("mark", "Marked"), " words support ", element("b", label), ...dotted];
-}
-
-function repaint(text, ranges) {
-  painted = { text, ranges };
-  paint(byId("mirror"), text, ranges);
 }
 
 /** Announces the result to screen readers, once the user stops typing. */
@@ -166,7 +160,7 @@ function say() {
 // --- deciding
 
 function decide(label, choice) {
-  session.choose(answer.text, label, choice);
+  session.choose(answer.document, label, choice);
   decided();
 }
 
@@ -182,7 +176,7 @@ function accept(label) {
 
 function acceptRest() {
   for (const { label } of answer.shown(threshold()))
-    if (!answer.choice(label)) session.choose(answer.text, label, "accept");
+    if (!answer.choice(label)) session.choose(answer.document, label, "accept");
   decided();
 }
 
@@ -199,11 +193,11 @@ async function invent(event) {
 
 // --- starting
 
-function open(text) {
-  field.value = text;
+function open(document) {
+  inputs.document = document;
   typed();
   tag();
-  field.focus();
+  inputs.focus();
 }
 
 async function showModels() {
@@ -212,6 +206,19 @@ async function showModels() {
   byId("models").hidden = models.length < 2;
   byId("models").replaceChildren(...models.map((one) => new Option(described(one), one.id)));
   byId("models").value = chosenModel().model ?? models[0].id;
+  fields = new Map(models.map((one) => [one.id, one.fields]));
+  showInputs();
+}
+
+/** Shows an input for each text field of the chosen model. */
+function showInputs() {
+  if (inputs.use(fields.get(byId("models").value))) inputs.document = session.text.get();
+}
+
+function chooseModel() {
+  useModel(byId("models").value);
+  showInputs();
+  tag();
 }
 
 function described({ id, labels }) {
@@ -242,13 +249,13 @@ function pressed(event) {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) tag();
   if (event.key !== "Escape" || event.defaultPrevented || byId("token-dialog").open) return;
   if (detail.label !== null) detail.close();
-  else if (list.focused !== null) field.focus();
+  else if (list.focused !== null) inputs.focus();
   mark();
 }
 
 /** Moves the focus from the end of the text to the tags. */
-function arrowed(event) {
-  const atEnd = field.selectionStart === field.value.length;
+function arrowed(event, isLast) {
+  const atEnd = isLast && event.target.selectionStart === event.target.value.length;
   if (event.key !== "ArrowDown" || !atEnd || !answer || !list.current) return;
   event.preventDefault();
   list.focus(list.current);
@@ -257,8 +264,6 @@ function arrowed(event) {
 setUpTheme(byId("theme"));
 onTokenNeeded(tokenFromUser);
 searchable(byId("search"), byId("found"), { search, pick: accept, fail: failed });
-field.addEventListener("input", typed);
-field.addEventListener("keydown", arrowed);
 document.addEventListener("keydown", pressed);
 slider.addEventListener("input", slid);
 slider.addEventListener("change", () => answer && explainShown());
@@ -266,13 +271,12 @@ byId("problem").querySelector("button").addEventListener("click", start);
 byId("example").addEventListener("click", () => exampleText().then(open, failed));
 byId("accept-rest").addEventListener("click", acceptRest);
 byId("invent").addEventListener("submit", invent);
-byId("models").addEventListener("change", () => (useModel(byId("models").value), tag()));
+byId("models").addEventListener("change", chooseModel);
 byId("download").addEventListener("click", download);
 
 slider.value = session.threshold.get() ?? 0.2;
-field.value = session.text.get();
-repaint(field.value, []);
+inputs.document = session.text.get();
 slid();
 showCorrections(open, decided);
-field.focus();
+inputs.focus();
 start();

@@ -32,47 +32,49 @@ export function forget(name) {
   store("invented", [...invented]);
 }
 
-/** Decisions by text: a Map from text to a Map from label to "accept" or "reject". */
-const decided = new Map(stored("decided", []).map(([about, choices]) => [about, new Map(choices)]));
+/** Decisions by document, which is a text or texts by field: a Map from its JSON to a Map from label to "accept" or "reject". */
+const decided = new Map(stored("decisions", []).map(([key, choices]) => [key, new Map(choices)]));
 
 export function choiceOf(about, label) {
-  return decided.get(about)?.get(label) ?? null;
+  return decided.get(JSON.stringify(about))?.get(label) ?? null;
 }
 
 export function labelsOf(about, choice) {
-  return [...(decided.get(about) ?? [])].filter(([, made]) => made === choice).map(([label]) => label);
+  return [...(decided.get(JSON.stringify(about)) ?? [])].filter(([, made]) => made === choice).map(([label]) => label);
 }
 
 /** Stores a choice; null, or the same choice again, removes it. */
 export function choose(about, label, choice) {
-  const choices = decided.get(about) ?? new Map();
+  const key = JSON.stringify(about);
+  const choices = decided.get(key) ?? new Map();
   if (choice === null || choices.get(label) === choice) choices.delete(label);
   else choices.set(label, choice);
-  if (choices.size) decided.set(about, choices);
-  else decided.delete(about);
+  if (choices.size) decided.set(key, choices);
+  else decided.delete(key);
   storeDecisions();
 }
 
 export function drop(about) {
-  decided.delete(about);
+  decided.delete(JSON.stringify(about));
   storeDecisions();
 }
 
 function storeDecisions() {
-  store("decided", [...decided].map(([about, choices]) => [about, [...choices]]));
+  store("decisions", [...decided].map(([key, choices]) => [key, [...choices]]));
 }
 
-/** Corrected texts, oldest first, as rows of a table that `zipfel train` reads. */
+/** Corrected documents, oldest first, with their accepted labels and rejected ones. */
 export function corrections() {
-  return [...decided.keys()].map((about) => ({
-    text: about,
+  return [...decided.keys()].map(JSON.parse).map((about) => ({
+    document: about,
     labels: labelsOf(about, "accept"),
     rejected: labelsOf(about, "reject"),
   }));
 }
 
-/** Returns the corrections as JSONL. A text without an accepted tag is left out: its tags are unknown. */
+/** Returns the corrections as JSONL that `zipfel train` reads. A text without an accepted tag is left out: its tags are unknown. */
 export function asJsonl() {
   const rows = corrections().filter((row) => row.labels.length);
-  return rows.map((row) => `${JSON.stringify(row)}\n`).join("");
+  const texts = (about) => (typeof about === "string" ? { text: about } : about);
+  return rows.map(({ document, ...choices }) => `${JSON.stringify({ ...texts(document), ...choices })}\n`).join("");
 }
