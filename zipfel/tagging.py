@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
@@ -28,7 +27,6 @@ from zipfel.types import Ranking
 OUTPUTS = ("tags", "indicator")
 LIKELY = 0.5  # probability from which an indicator matrix has a label, as in scikit-learn
 MOST_CELLS = 2**28  # of a dense matrix of probabilities: 1 GiB
-CHUNK = 1 << 16  # vectors of labels that are compared at a time
 
 
 class Tag(NamedTuple):
@@ -293,13 +291,9 @@ def nearest(fitted: Fitted, label: str, k: int) -> list[Tag]:
     """Return the k labels whose vectors are nearest to that of a label, by cosine, nearest first."""
     labels = fitted.labels
     (own_id,) = labels.ids([label])
-    classifier = fitted.predictor.first.classifier
-    if classifier.point_labels is not None:
+    cosines = fitted.predictor.cosines(own_id)
+    if cosines is None:
         raise ConfigError(f"{fitted.blueprint.choice.model} has vectors of points, not of labels")
-    vectors = classifier.vectors
-    own = F.normalize(vectors[own_id], dim=0)
-    chunks = torch.split(vectors, CHUNK)
-    cosines = torch.cat([chunk @ own / chunk.norm(dim=1).clamp_min(1e-12) for chunk in chunks])
     cosines[[own_id, *labels.removed]] = -torch.inf
     best = cosines.cpu().sort(descending=True, stable=True)
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)

@@ -39,6 +39,8 @@ BUILT_IN = {
     "dxml": "zipfel.models.dxml:Dxml",
     "lightdxml": "zipfel.models.lightdxml:LightDxml",
     "decaf": "zipfel.models.decaf:Decaf",
+    "linear": "zipfel.models.linear:Linear",
+    "blend": "zipfel.models.blend:Blend",
 }
 
 

@@ -19,7 +19,7 @@ from zipfel.index.exact import all_products
 from zipfel.models.base import Abilities, Model
 from zipfel.models.decaf_network import FIFTH, DecafClassifier, Network, cautious
 from zipfel.models.decaf_settings import DecafSettings
-from zipfel.models.learner import BATCH, Learner, Predictor
+from zipfel.models.learner import BATCH, Learner, Predictor, learner_of
 from zipfel.models.saving import sparse_matrix, sparse_tensors
 from zipfel.models.shortlisters import SHORTLISTERS, Shortlister
 from zipfel.training.run import Run, State, part_of, with_prefix
@@ -87,7 +87,7 @@ class DecafModel(Model):
     @torch.no_grad()
     def text_scores(self, predictor: Predictor, X: csr_array, Z: csr_array) -> Tensor:
         """Return the scores [B, n] that the first learner gives labels known by their texts [n, V] only."""
-        network, learner = self.all_networks()[0].eval(), predictor.first
+        network, learner = self.all_networks()[0].eval(), learner_of(predictor)
         classifier, queries = learner.classifier, learner.encode(X)
         assert isinstance(classifier, DecafClassifier)
         shortlist = learner.index.search(learner.keys(X, queries), classifier.width(FIFTH))

@@ -32,6 +32,7 @@ from zipfel.models.learner import (
     Predictor,
     half_cosine,
     labelled,
+    learner_of,
     precision_at_1,
     validation_of,
 )
@@ -224,7 +225,7 @@ class Glas(Model):
     @torch.no_grad()
     def text_scores(self, predictor: Predictor, X: csr_array, Z: csr_array) -> Tensor:
         """Return the scores of labels known by their texts [n, features] only, [B, n]: φ(z) stands for v."""
-        queries = predictor.first.encode(X)
+        queries = learner_of(predictor).encode(X)
         return self.score(all_products(queries, self.embedding(bags(Z).to(queries.device))))
 
     # --- Saving and new labels ---------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
@@ -28,6 +29,7 @@ BATCH = 1024
 SCORES = 1 << 22  # used to set an offset
 UNLISTED = 1e-6  # upper bound on the score of a label that is no candidate and is ranked by its frequency
 OTHERS = 45  # labels beyond k that each learner of an ensemble ranks: one that all rank lower cannot end among the k
+COMPARED = 1 << 16  # label vectors that one is compared with at once
 STEPS = 16  # points on the path from no text to the text at which gradients are taken
 
 Scorer = Callable[[Tensor], Tensor]  # vectors of points [B, D] to scores of one label [B], differentiable
@@ -136,6 +138,15 @@ class Learner:
             (slopes,) = torch.autograd.grad((score(vectors) * shares).sum(), along)
         return np.asarray((slopes.view(STEPS, -1).sum(dim=0) * point.weights).double().cpu())
 
+    def cosines(self, label: int) -> Tensor | None:
+        """Return the cosine of a label's vector with that of each label, [L]; None if the vectors are of points."""
+        if self.classifier.point_labels is not None:
+            return None
+        vectors = self.classifier.vectors
+        own = F.normalize(vectors[label], dim=0)
+        chunks = torch.split(vectors, COMPARED)
+        return torch.cat([chunk @ own / chunk.norm(dim=1).clamp_min(1e-12) for chunk in chunks])
+
 
 @dataclass(frozen=True)
 class Ensemble:
@@ -161,8 +172,40 @@ class Ensemble:
         """Return what each stored feature of a point [1, F] adds to a label's score, [T]: the mean over learners."""
         return np.asarray(np.mean([learner.explained(row, label) for learner in self.learners], axis=0))
 
+    def cosines(self, label: int) -> Tensor | None:
+        """Return the cosine of a label's vector with that of each label, [L], by the first learner."""
+        return self.first.cosines(label)
 
-Predictor = Learner | Ensemble
+
+class Predictor(Protocol):
+    """Ranks points and explains scores: a learner, an average of several, or what a model has in their place."""
+
+    @property
+    def first(self) -> Learner | None:
+        """The learner to ask for what cannot be averaged; None for a model without learners."""
+        ...
+
+    def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
+        """Rank labels for the points of X, [points, k], without filtered pairs."""
+        ...
+
+    def recall(self, X: csr_array, k: int) -> float | None:
+        """Return the share of the exact candidates that the index finds for the points of X; None if it is exact."""
+        ...
+
+    def explained(self, row: csr_array, label: int) -> NDArray[np.float64]:
+        """Return the contribution of each stored feature of a point [1, F] to a label's score, [T]."""
+        ...
+
+    def cosines(self, label: int) -> Tensor | None:
+        """Return the cosine of a label's vector with that of each label, [L]; None if it has no such vectors."""
+        ...
+
+
+def learner_of(predictor: Predictor) -> Learner:
+    """Return the first learner of a predictor that has one."""
+    assert predictor.first is not None
+    return predictor.first
 
 
 def mean_ranking(rankings: Sequence[Ranking], k: int) -> Ranking:
@@ -187,7 +230,12 @@ class HeldOut(NamedTuple):
     """A ranking of points by a model that had not learned from them, and their labels."""
 
     ranking: Ranking
-    Y: csr_array
+    part: Part
+
+    @property
+    def Y(self) -> csr_array:  # noqa: N802
+        """The labels of the points."""
+        return self.part.Y
 
 
 def rank_held_out(predictor: Predictor, validation: Part) -> HeldOut:
@@ -199,7 +247,7 @@ def rank_held_out(predictor: Predictor, validation: Part) -> HeldOut:
     known = np.flatnonzero(np.diff(validation.X.indptr))
     validation = evenly_spaced(validation if len(known) == len(validation) else validation.take(known), MOST_POINTS)
     depth = min(DEPTH, validation.Y.shape[1])
-    return HeldOut(predictor.rank(validation.X, depth, validation.filtered), validation.Y)
+    return HeldOut(predictor.rank(validation.X, depth, validation.filtered), validation)
 
 
 def evenly_spaced(part: Part, count: int) -> Part:

@@ -25,7 +25,16 @@ from zipfel.data.dataset import Part
 from zipfel.index import Index, Kind, build_index, load_index
 from zipfel.index.exact import ExactIndex, all_products, products
 from zipfel.models.base import Abilities, Cost, Lesson, Model
-from zipfel.models.learner import BATCH, Learner, Predictor, labelled, matching_offset, precision_at_1, validation_of
+from zipfel.models.learner import (
+    BATCH,
+    Learner,
+    Predictor,
+    labelled,
+    learner_of,
+    matching_offset,
+    precision_at_1,
+    validation_of,
+)
 from zipfel.models.mixed import MixedClassifier, chosen_beta, figures_by_beta
 from zipfel.models.saving import Tensors
 from zipfel.models.tokens import start_tokens
@@ -324,7 +333,11 @@ class LightDxml(Model):
 
         A text counts as the label's only point: its vector stands for w, and Z_l maps it to ŷ.
         """
-        queries, own, (scale, offset) = predictor.first.encode(X), self.encoded(Z), self.classifier.scale_and_offset()
+        queries, own, (scale, offset) = (
+            learner_of(predictor).encode(X),
+            self.encoded(Z),
+            self.classifier.scale_and_offset(),
+        )
         classifier = torch.sigmoid((scale * all_products(queries, own) + offset).double())
         mapped = F.normalize(self.label_encoder(own), dim=1)
         shortlist = torch.sigmoid(all_products(F.normalize(queries, dim=1), mapped).double())

@@ -18,7 +18,7 @@ from zipfel.errors import DataError
 from zipfel.evaluate import LEVELS, Report, evaluate
 from zipfel.index.exact import SPARE
 from zipfel.label_report import LabelReport
-from zipfel.models.base import Learner
+from zipfel.models.base import Learner, Predictor
 from zipfel.report.documents import JUDGED, LENGTH, Confusion, Document, Tagged, confusions, documents
 from zipfel.tagger import Tagger
 from zipfel.tagging import Request
@@ -89,7 +89,7 @@ def findings(
         curves={name: np.array([measured[f"{name}@{k}"] for k in ks]) for name in ("P", "R", "coverage")},
         covered=covered(ranking.ids[:, :JUDGED][right], points.Y, tagged.counts),
         reliability=reliability(ranking.scores[:, :JUDGED], right),
-        shortlist=shortlist(tagger.predictor_.first, _rows(tagger, points.take(some)), points.Y),
+        shortlist=shortlist(tagger.predictor_, _rows(tagger, points.take(some)), points.Y),
         best=best,
         worst=worst,
         confusions=confusions(tagged),
@@ -132,13 +132,20 @@ def reliability(scores: NDArray[np.float32], right: NDArray[np.bool_], bins: int
     return Reliability(means[0], means[1], counts)
 
 
-def shortlist(learner: Learner, X: csr_array, truth: csr_array, widest: int = 100) -> Shortlist:
-    """Measure the recall of true labels of points [n, F] among the candidates of a model's index, nearest first."""
-    classifier, queries = learner.classifier, learner.encode(X)
-    votes, truth, width = classifier.point_labels, truth[: X.shape[0]], _width(learner)
-    candidates = learner.index.search(queries, min(max(widest, 2 * (width or 0)), len(learner.index)))
-    order = candidates.scores.sort(dim=1, descending=True, stable=True).indices
-    ids = candidates.ids.gather(1, order).cpu().numpy()  # [n, W]
+def shortlist(predictor: Predictor, X: csr_array, truth: csr_array, widest: int = 100) -> Shortlist:
+    """Measure the recall of true labels of points [n, F] among the candidates of a model's index, nearest first.
+
+    For a model without an index: among the labels that it ranks highest.
+    """
+    learner, truth, votes, width = predictor.first, truth[: X.shape[0]], None, None
+    if learner is None:
+        ids = predictor.rank(X, min(widest, truth.shape[1])).ids
+    else:
+        votes, width = learner.classifier.point_labels, _width(learner)
+        length = min(max(widest, 2 * (width or 0)), len(learner.index))
+        candidates = learner.index.search(learner.encode(X), length)
+        order = candidates.scores.sort(dim=1, descending=True, stable=True).indices
+        ids = candidates.ids.gather(1, order).cpu().numpy()  # [n, W]
     rows, ranks = np.nonzero(ids >= 0)  # ranks ascend within a row
     labels = ids[rows, ranks]
     if votes is not None:

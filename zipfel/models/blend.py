@@ -1,0 +1,452 @@
+"""Blend: a main model, such as DECAF, and linear classifiers, joined by weights that held-out points choose.
+
+The linear part knows frequent labels best, and the main part rare ones. So a label's score is
+
+    s_l(x) = log-odds of the main part, bounded + w(n_l) · (linear margin + 1),
+
+where the weight w ≥ 0 depends on the label's number of training points n_l. A margin of −1 is that of a label which the
+linear part knows nothing of, so a label that only has a text keeps the score of the main part. What it rests on, and
+what was tried besides: docs/papers/blend.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor, nn
+
+from zipfel import metrics
+from zipfel.config import Settings, setting
+from zipfel.data.dataset import Part, Propensity
+from zipfel.errors import ConfigError
+from zipfel.models.base import Abilities, Cost, Lesson, Model, Tensors, model_class, settings_of
+from zipfel.models.learner import HeldOut, Learner, Predictor, labelled
+from zipfel.models.linear import SLOPE, Linear, LinearPredictor
+from zipfel.training.run import Run, part_of, with_prefix
+from zipfel.training.trainer import Outcome
+from zipfel.types import Ranking, stored
+
+KNOTS = (1, 10, 100)  # training points of labels between which w is interpolated, by the logarithm
+DEPTH = 50  # labels of each part that are candidates
+NEGATIVES = 100  # labels of the main part against which the linear part learns
+SURE = 7.0  # bound of the main part's log-odds: a vote of all points, or of none, is no certainty
+FEWEST = 50  # held-out points with labels; fewer decide nothing
+HELD = 1e-3  # how strongly the weights are held to their start
+ALONE = 1e3  # w with which the linear part ranks alone
+START = 1.0  # w before held-out points are seen, and with too few of them
+
+
+@dataclass(frozen=True)
+class BlendSettings(Settings):
+    """Settings of a blend."""
+
+    main: str = setting("decaf", "the model beside the linear classifiers")
+    main_preset: str = setting("default", "its preset")
+    main_settings: dict[str, str] = setting({}, "its settings that differ from the preset, such as epochs:20")
+    linear_settings: dict[str, str] = setting({}, "settings of the linear part, such as C:2")
+    tail: float = setting(0.5, "share of propensities in the choice of weights; 1 favours rare labels most",
+                          at_least=0, at_most=1)  # fmt: skip
+
+    def check(self) -> None:
+        """Check that the parts exist and take their settings."""
+        if self.main in ("blend", "linear"):
+            raise ConfigError(f"main must be another model than blend and linear; found {self.main}")
+        self.parts()
+
+    def parts(self) -> tuple[Any, Any]:
+        """Return the settings of both parts."""
+        linear = {"rounds": 2, **self.linear_settings}  # the main part's candidates save a round
+        return settings_of(self.main, self.main_preset, self.main_settings), settings_of("linear", changes=linear)
+
+
+PRESETS: dict[str, BlendSettings] = {
+    "default": BlendSettings(),
+    "fast": BlendSettings(main_preset="fast"),
+}
+
+
+@dataclass(frozen=True)
+class BlendPredictor:
+    """Ranks the candidates of both parts by their joint score."""
+
+    main: Predictor
+    linear: LinearPredictor
+    weights: NDArray[np.float32]  # w of each label, [L]
+
+    @property
+    def first(self) -> Learner | None:
+        """The first learner of the main part."""
+        return self.main.first
+
+    def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
+        """Rank labels for the points of X, [points, k], without filtered pairs."""
+        depth = min(max(DEPTH, k), len(self.weights))
+        return self.reranked(self.main.rank(X, depth, filtered), X, k, filtered)
+
+    def reranked(self, main: Ranking, X: csr_array, k: int, filtered: csr_array | None) -> Ranking:
+        """Rank the labels of a ranking by the main part and the best ones of the linear part, [points, k]."""
+        pairs = joined(main, self.linear.rank(X, min(max(DEPTH, k), len(self.weights)), filtered))
+        scores = pairs.main + self.weights[pairs.labels] * pairs.linear
+        return Ranking.of_pairs(pairs.rows, pairs.labels, squeezed(scores), X.shape[0], k)
+
+    def recall(self, X: csr_array, k: int) -> float | None:
+        """Return the share of the exact shortlist that the main part's index finds; None if it is exact."""
+        return self.main.recall(X, k)
+
+    def explained(self, row: csr_array, label: int) -> NDArray[np.float64]:
+        """Return the contribution of each stored feature of a point [1, F] to a label's score: the sum of the parts."""
+        own = float(self.weights[label]) * self.linear.explained(row, label)
+        return np.asarray(self.main.explained(row, label) + own)
+
+    def cosines(self, label: int) -> Tensor | None:
+        """Return the cosine of a label with each label, [L], by the main part, or else by the linear part."""
+        cosines = self.main.cosines(label)
+        return self.linear.cosines(label) if cosines is None else cosines
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Candidates of points with the scores of both parts."""
+
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    main: NDArray[np.float64]  # log-odds
+    linear: NDArray[np.float64]  # margin + 1
+
+
+def joined(main: Ranking, linear: Ranking) -> Pairs:
+    """Return the candidates of either ranking; a part that does not list one gives it its lowest score of the row."""
+    width = int(max(main.ids.max(initial=0), linear.ids.max(initial=0))) + 1
+    rows, listed = zip(*(np.nonzero(ranking.ids >= 0) for ranking in (main, linear)), strict=True)
+    entries = [
+        row * width + ranking.ids[row, rank] for ranking, row, rank in zip((main, linear), rows, listed, strict=True)
+    ]
+    keys = np.unique(np.concatenate(entries))
+    odds, margins = (_looked_up(keys, width, *side) for side in zip((main, linear), entries, rows, listed, strict=True))
+    return Pairs(keys // width, keys % width, bounded(odds), np.maximum(margins / SLOPE + 1, 0))
+
+
+def _looked_up(
+    keys: NDArray[np.int64], width: int, ranking: Ranking, entries: NDArray[np.int64], rows: NDArray[np.int64],
+    ranks: NDArray[np.int64],
+) -> NDArray[np.float64]:  # fmt: skip
+    """Return the log-odds of a ranking for row · width + label in `keys`; those of its entries are in `entries`."""
+    if not len(entries):
+        return np.zeros(len(keys))
+    scores = log_odds(ranking.scores[rows, ranks])
+    lowest = np.full(len(ranking), np.inf)
+    np.minimum.at(lowest, rows, scores)
+    lowest[np.isinf(lowest)] = 0
+    order = np.argsort(entries)
+    entries, scores = entries[order], scores[order]
+    nearest = np.minimum(np.searchsorted(entries, keys), len(entries) - 1)
+    return np.where(entries[nearest] == keys, scores[nearest], lowest[keys // width])
+
+
+def log_odds(scores: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return ln(p / (1 − p)) of scores in [0, 1]."""
+    p = np.clip(scores.astype(np.float64), 1e-9, 1 - 6e-8)  # float32 has no more digits below 1
+    return np.asarray(np.log(p) - np.log1p(-p))
+
+
+def bounded(odds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return log-odds bent towards ±SURE, in the same order."""
+    return np.asarray(SURE * np.tanh(odds / SURE))
+
+
+def squeezed(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return σ(score)."""
+    return np.asarray(1 / (1 + np.exp(-scores)))
+
+
+# --- Weights ----------------------------------------------------------------------------------------------------------
+
+
+def interpolation(counts: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Return how much each label takes part in each knot, [L, KNOTS]: linear in ln n, constant outside of the knots."""
+    at, ends = np.log(np.maximum(counts, 1)), np.log(KNOTS)
+    return np.stack([np.interp(at, ends, unit) for unit in np.eye(len(KNOTS))], axis=1)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Held-out points with the scores of both parts, to choose weights on."""
+
+    pairs: Pairs
+    right: NDArray[np.bool_]  # whether a pair's label is one of the point
+    Y: csr_array
+    counts: NDArray[np.int64]  # points of each label that the parts have learned from
+    inverse: NDArray[np.float64]  # inverse propensities of labels
+
+    @classmethod
+    def of(cls, held_out: HeldOut, linear: LinearPredictor, train: Part, propensity: Propensity) -> Judged:
+        """Score held-out points. Labels without a training point do not count: they will have some in the end."""
+        counts = np.bincount(train.Y.indices, minlength=train.Y.shape[1])
+        part, main = held_out.part, held_out.ranking
+        pairs = joined(main, linear.rank(part.X, min(DEPTH, len(counts)), part.filtered))
+        seen = counts[pairs.labels] > 0
+        pairs = Pairs(*(getattr(pairs, field.name)[seen] for field in dataclasses.fields(Pairs)))
+        Y = csr_array(part.Y.multiply((counts > 0).astype(np.float32)))
+        Y.eliminate_zeros()
+        inverse = metrics.inverse_propensities(counts, len(train), *propensity)
+        return cls(pairs, stored(Y, pairs.rows, pairs.labels), Y, counts, inverse)
+
+    def of_rows(self, chosen: NDArray[np.bool_]) -> Judged:
+        """Return only the chosen points; the others have no labels and no candidates."""
+        keep = chosen[self.pairs.rows]
+        pairs = Pairs(*(getattr(self.pairs, field.name)[keep] for field in dataclasses.fields(Pairs)))
+        Y = csr_array(self.Y.multiply(chosen[:, None].astype(np.float32)))
+        Y.eliminate_zeros()
+        return dataclasses.replace(self, pairs=pairs, right=self.right[keep], Y=Y)
+
+    def quality(self, main: float, knots: NDArray[np.float64]) -> float:
+        """Return nDCG@5 plus propensity-scored nDCG@5, in percent, with these weights of the parts."""
+        w = (interpolation(self.counts) @ knots)[self.pairs.labels]
+        scores = main * self.pairs.main + w * self.pairs.linear
+        ranking = Ranking.of_pairs(self.pairs.rows, self.pairs.labels, scores, self.Y.shape[0], 5)
+        some = np.diff(self.Y.indptr) > 0
+        figures = metrics.measure(Ranking(ranking.ids[some], ranking.scores[some]), self.Y[some], self.inverse, ks=[5])
+        return figures["nDCG@5"] + figures["PSnDCG@5"]
+
+
+def chosen_weights(judged: Judged, tail: float) -> NDArray[np.float64]:
+    """Return w at the knots: learned ones, unless a part alone is better on points that they were not learned from."""
+    if int((np.diff(judged.Y.indptr) > 0).sum()) < FEWEST:
+        return np.full(len(KNOTS), START)
+    odd = np.arange(judged.Y.shape[0]) % 2 == 1
+    halves = judged.of_rows(~odd), judged.of_rows(odd)
+    crossed = [other.quality(1, learned_weights(own, tail)) for own, other in (halves, halves[::-1])]
+    alone = {share: [half.quality(1 - share, np.full(len(KNOTS), share)) for half in halves] for share in (0.0, 1.0)}
+    best = max(alone, key=lambda share: sum(alone[share]))
+    if sum(crossed) >= sum(alone[best]):
+        return learned_weights(judged, tail)
+    return np.full(len(KNOTS), ALONE if best else 0.0)
+
+
+def learned_weights(judged: Judged, tail: float) -> NDArray[np.float64]:
+    """Return w at the knots, learned from scores s = a · main + w(n) · linear, as w / a.
+
+    Each label should outscore the wrong ones: the loss is
+
+        − Σ_i Σ_{l ∈ Y_i} u_l / min(|Y_i|, 5) · ln(e^{s_l} / (e^{s_l} + Σ_{j ∉ Y_i} e^{s_j})),
+
+    with u_l = 1 − tail + tail / p_l (p: propensity; 1 / p scaled to a mean of 1).
+    """
+    pairs, points = judged.pairs, judged.Y.shape[0]
+    if not judged.right.any():
+        return np.full(len(KNOTS), START)
+    main, rows = torch.from_numpy(pairs.main), torch.from_numpy(pairs.rows)
+    basis = torch.from_numpy(interpolation(judged.counts)[pairs.labels] * pairs.linear[:, None])  # [P, KNOTS]
+    right = torch.from_numpy(judged.right)
+    inverse = judged.inverse[pairs.labels]
+    own = (1 - tail) + tail * inverse / inverse[judged.right].mean()
+    sizes = np.clip(np.diff(judged.Y.indptr), 1, 5)[pairs.rows]
+    shares = torch.from_numpy(own / sizes)[right] / max(int((np.diff(judged.Y.indptr) > 0).sum()), 1)
+    theta = torch.tensor([0.0] + [_softplus_inverse(START)] * len(KNOTS), dtype=torch.float64, requires_grad=True)
+    start = theta.detach().clone()
+    optimiser = torch.optim.LBFGS([theta], max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        scores = theta[0].exp() * main + basis @ nn.functional.softplus(theta[1:])
+        highest = scores.new_full((points,), -torch.inf).scatter_reduce(0, rows, scores.detach(), "amax")
+        scores = scores - highest[rows]
+        wrong = scores.new_zeros(points).index_add(0, rows[~right], scores[~right].exp())
+        all_of = wrong[rows[right]] + scores[right].exp()
+        total = (shares * (all_of.log() - scores[right])).sum() + HELD * (theta - start).square().sum()
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
+
+    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        return np.asarray((nn.functional.softplus(theta[1:]) / theta[0].exp()).numpy())
+
+
+def _softplus_inverse(value: float) -> float:
+    return float(np.log(np.expm1(value)))
+
+
+# --- The model --------------------------------------------------------------------------------------------------------
+
+
+class Blend(Model):
+    """A main model and linear classifiers."""
+
+    presets: ClassVar[Mapping[str, Settings]] = PRESETS
+    held_out = 0.1
+    most_held_out = 1000
+    settings: BlendSettings
+    main: Model
+    linear: Linear
+    knots: Tensor  # w at the knots
+    counts: Tensor  # training points of each label, [L]
+
+    def __init__(self, features: int, labels: int, settings: BlendSettings, generator: torch.Generator) -> None:
+        super().__init__(features, labels, settings, generator)
+        main, linear = settings.parts()
+        kind = model_class(settings.main)
+        self.main = kind(features, labels, main, generator)
+        self.linear = Linear(features, labels, linear, generator)
+        self.unseen: HeldOut | None = None
+        self.register_buffer("knots", torch.full((len(KNOTS),), START))
+        self.register_buffer("counts", torch.zeros(labels, dtype=torch.int64))
+
+    @classmethod
+    def abilities(cls, settings: BlendSettings) -> Abilities:
+        """Return what the main part can do, and the linear part does not prevent."""
+        main, _ = settings.parts()
+        own = model_class(settings.main).abilities(main)
+        return dataclasses.replace(own, remembers_points=False, weights_points=False)
+
+    # --- Learning -----------------------------------------------------------------------------------------------------
+
+    def fit(self, lesson: Lesson, run: Run) -> Outcome:
+        """Fit both parts, choose the weights on held-out points, and let the linear part learn from these too.
+
+        After Ctrl-C the main part ranks alone.
+        """
+        warm, start = bool(self.counts.any()), time.perf_counter()
+        outcome = self.main.fit(lesson, run)
+        main = self.main.predictor()
+        self.unseen = None if lesson.validation is None else self.main.ranked_held_out(main, lesson.validation)
+        self.linear.count(labelled(lesson.whole or lesson.train))
+        try:
+            if not outcome.interrupted:
+                (self.learn_more if warm else self.learn)(lesson, run, main)
+        except KeyboardInterrupt:
+            outcome = dataclasses.replace(outcome, interrupted=True)
+        if outcome.interrupted and not warm:
+            self.knots.zero_()
+        self.counts.copy_(self.linear.counts)
+        return dataclasses.replace(outcome, seconds=time.perf_counter() - start)
+
+    def learn(self, lesson: Lesson, run: Run, main: Predictor) -> None:
+        """Train the linear part and choose its weights."""
+        part, linear = labelled(lesson.train), self.linear
+        linear.learn(part, run, None if linear.takes_all_points(part) else self.candidates(main, part))
+        if self.unseen is not None:
+            judged = Judged.of(self.unseen, linear.predictor(), part, lesson.propensity)
+            self.knots.copy_(torch.from_numpy(chosen_weights(judged, self.settings.tail)))
+            run.note(f"weights of linear beside {self.settings.main}: {self.weights_in_words()}")
+            self.unseen = self.reranked(main, part)
+        if lesson.whole is not None and lesson.validation is not None:
+            linear.add(part, labelled(lesson.validation), run)
+
+    def learn_more(self, lesson: Lesson, run: Run, main: Predictor) -> None:
+        """Let the linear part learn from more points, with the weights that it has."""
+        part = labelled(lesson.train)
+        self.linear.learn_more(part, run)
+        if self.unseen is not None:
+            self.unseen = self.reranked(main, part)
+
+    def reranked(self, main: Predictor, part: Part) -> HeldOut:
+        """Return held-out points as both parts rank them.  part: the points that the linear part has learned from."""
+        assert self.unseen is not None
+        ranking, held_out = self.unseen
+        counts = np.bincount(part.Y.indices, minlength=self.label_count) + self.counts.cpu().numpy()
+        predictor = self.joint(main, counts)
+        return HeldOut(predictor.reranked(ranking, held_out.X, ranking.k, held_out.filtered), held_out)
+
+    def candidates(self, main: Predictor, part: Part) -> csr_array:
+        """Return the labels that the main part ranks highest for training points, [N, L]."""
+        ranking = main.rank(part.X, min(NEGATIVES, self.label_count), part.filtered)
+        listed = ranking.as_scores(self.label_count)
+        return csr_array((np.ones(listed.nnz, np.float32), listed.indices, listed.indptr), shape=listed.shape)
+
+    def weights_in_words(self) -> str:
+        """Return w at the knots in words."""
+        return ", ".join(f"{w:.1f} at {n}" for n, w in zip(KNOTS, self.knots.tolist(), strict=True)) + " points"
+
+    # --- Prediction ---------------------------------------------------------------------------------------------------
+
+    def predictor(self) -> BlendPredictor:
+        """Return what ranks labels."""
+        return self.joint(self.main.predictor(), self.counts.cpu().numpy())
+
+    def joint(self, main: Predictor, counts: NDArray[np.int64]) -> BlendPredictor:
+        """Return both parts with the weights of labels that have so many training points."""
+        weights = interpolation(counts) @ self.knots.double().cpu().numpy()
+        return BlendPredictor(main, self.linear.predictor(), weights.astype(np.float32))
+
+    def learners(self) -> Sequence[Learner]:
+        """Return the learners of the main part."""
+        return self.main.learners()
+
+    def ranked_held_out(self, predictor: object, validation: Part) -> HeldOut | None:
+        """Return validation as it was ranked before the linear part learned from it."""
+        return self.unseen
+
+    def text_scores(self, predictor: Predictor, X: csr_array, Z: csr_array) -> Tensor:
+        """Return the scores of the main part: the linear part knows nothing of such labels."""
+        assert isinstance(predictor, BlendPredictor)
+        scores = self.main.text_scores(predictor.main, X, Z).cpu().numpy()
+        return torch.from_numpy(squeezed(bounded(log_odds(scores))).astype(np.float32))
+
+    # --- New labels and words -----------------------------------------------------------------------------------------
+
+    def add_labels(self, count: int, generator: torch.Generator) -> None:
+        """Append labels to both parts."""
+        self.main.add_labels(count, generator)
+        self._grown(count, generator)
+
+    def add_label_texts(self, Z: csr_array) -> None:
+        """Append labels known by their texts; the linear part knows nothing of them yet."""
+        self.main.add_label_texts(Z)
+        self._grown(Z.shape[0], torch.Generator())
+
+    def _grown(self, count: int, generator: torch.Generator) -> None:
+        self.linear.add_labels(count, generator)
+        self.label_count += count
+        self.counts = self.linear.counts.clone()
+
+    def add_features(self, count: int, generator: torch.Generator) -> None:
+        """Append features to both parts."""
+        self.main.add_features(count, generator)
+        self.linear.add_features(count, generator)
+        self.features += count
+
+    # --- Saving, plans ------------------------------------------------------------------------------------------------
+
+    def tensors(self) -> Tensors:
+        """Return the tensors of both parts, and the weights."""
+        tensors = Tensors({"knots": self.knots, "counts": self.counts}, {})
+        for name, part in (("main.", self.main), ("linear.", self.linear)):
+            own = part.tensors()
+            tensors.serve.update(with_prefix(name, own.serve))
+            tensors.train.update(with_prefix(name, own.train))
+        return tensors
+
+    @classmethod
+    def restored(cls, features: int, labels: int, settings: BlendSettings, tensors: Tensors) -> Self:
+        """Return a saved blend."""
+        model = cls(0, 0, settings, torch.Generator())
+        model.features, model.label_count = features, labels
+        main, linear = settings.parts()
+        model.main = model_class(settings.main).restored(features, labels, main, _part(tensors, "main."))
+        model.linear = Linear.restored(features, labels, linear, _part(tensors, "linear."))
+        model.knots, model.counts = tensors.serve["knots"], tensors.serve["counts"]
+        return model.eval()
+
+    def cost(self, lesson: Lesson) -> Cost:
+        """Return what the main part costs; the linear part has only stages, which are timed."""
+        return self.main.cost(lesson)
+
+    def rehearse(self, share: float) -> None:
+        """Prepare the main part for a rehearsal."""
+        self.main.rehearse(share)
+
+    def complete(self, lesson: Lesson, rehearsed: Part) -> float:
+        """Grow the main part to the size that training will leave."""
+        return self.main.complete(lesson, rehearsed)
+
+
+def _part(tensors: Tensors, prefix: str) -> Tensors:
+    return Tensors(part_of(tensors.serve, prefix), part_of(tensors.train, prefix))

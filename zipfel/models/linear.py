@@ -1,0 +1,340 @@
+"""Linear one-vs-all classifiers on sparse features: one weight vector a label, ranked exactly.
+
+The idea of DiSMEC (Babbar and Schölkopf, 2017): L2-regularised squared hinge, each label on its own, small weights
+dropped. Negatives are mined as label trees do it (Parabel, Bonsai), but by the model's own mistakes. Held next to these
+papers in docs/papers/linear.md; the solvers are in linear_solvers.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, vstack
+from torch import Tensor
+
+from zipfel.config import Settings, setting
+from zipfel.data.dataset import Part
+from zipfel.index.exact import SPARE
+from zipfel.models import learner
+from zipfel.models.base import Abilities, Lesson, Model
+from zipfel.models.learner import HeldOut, Learner, labelled, most_filtered, rank_held_out, sorted_ranking
+from zipfel.models.linear_solvers import (
+    Loss,
+    Objective,
+    Weights,
+    hardest,
+    liblinear,
+    nearest_centroids,
+    newton,
+    signs_of,
+)
+from zipfel.training.progress import Moment
+from zipfel.training.run import Run, State
+from zipfel.training.trainer import Outcome
+from zipfel.types import Ranking, Shortlist
+
+SLOPE = 2.0  # a score is σ(SLOPE · (w · x + b)); calibration makes it a probability
+FEW_PRODUCTS = 10**9  # features of all points × labels up to which a CPU solves all labels at once
+CELLS = 1 << 24  # scores that prediction holds at once
+
+
+@dataclass(frozen=True)
+class LinearSettings(Settings):
+    """Settings of linear classifiers."""
+
+    C: float = setting(1.0, "weight of the losses against the length of w", above=0)
+    loss: Loss = setting("squared_hinge", "loss of a point: squared_hinge, logistic")
+    negatives: Literal["auto", "all", "mined"] = setting(
+        "auto", "points against a label; auto: all, but mined on a CPU where they are many"
+    )
+    rounds: int = setting(3, "times that labels are solved, each against more mined negatives", at_least=1)
+    mined: int = setting(50, "labels that a round adds to those that a point is a negative of", at_least=1)
+    min_weight: float = setting(0.05, "smaller weights are dropped", at_least=0)
+
+
+PRESETS: dict[str, LinearSettings] = {
+    "paper": LinearSettings(negatives="all", min_weight=0.01),  # DiSMEC
+    "default": LinearSettings(),
+    "fast": LinearSettings(rounds=2),
+}
+
+
+@dataclass(frozen=True)
+class LinearPredictor:
+    """Ranks all labels by w · x + b, exactly."""
+
+    weights: csr_array  # [F, L]
+    bias: NDArray[np.float32]  # [L]
+    first: None = None  # no learner: there is neither an encoder nor an index
+
+    def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
+        """Rank labels for the points of X, [points, k], without filtered pairs."""
+        wide, parts = k + most_filtered(filtered), []
+        size = max(1, min(learner.BATCH, CELLS // max(len(self.bias), 1)))
+        for start in range(0, max(X.shape[0], 1), size):
+            parts.append(best_of(torch.from_numpy(self.margins(X[start : start + size])), wide))
+        ranking = Ranking(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "scores")))
+        return ranking if filtered is None else ranking.without(filtered).top(k)
+
+    def margins(self, X: csr_array) -> NDArray[np.float32]:
+        """Return w · x + b of all labels, [points, L]."""
+        products = X @ self.weights
+        return np.asarray(products.toarray() + self.bias, dtype=np.float32)
+
+    def recall(self, X: csr_array, k: int) -> None:
+        """Return None: the search is exact."""
+
+    def explained(self, row: csr_array, label: int) -> NDArray[np.float64]:
+        """Return what each stored feature of a point [1, F] adds to w · x, [T]."""
+        own = self.weights[row.indices][:, [label]].toarray()[:, 0]
+        return np.asarray(row.data * own, dtype=np.float64)
+
+    def cosines(self, label: int) -> Tensor:
+        """Return the cosine of a label's weights with those of each label, [L]."""
+        by_label = csr_array(self.weights.T)
+        lengths = np.sqrt(np.asarray(by_label.multiply(by_label).sum(axis=1)).ravel())
+        products = (by_label @ by_label[[label]].T).toarray()[:, 0]
+        return torch.from_numpy(products / np.maximum(lengths * lengths[label], 1e-12))
+
+
+def best_of(margins: Tensor, k: int) -> Ranking:
+    """Rank the best k labels by their margins [B, L]; ties go to the lower id."""
+    count = min(k + SPARE, margins.shape[1])
+    top = margins.topk(count, dim=1)
+    tied = top.values[:, -1] == top.values[:, min(k, count) - 1]  # which of them are listed is then left to chance
+    if count < margins.shape[1] and bool(tied.any()):
+        order = margins[tied].sort(dim=1, descending=True, stable=True)
+        top.values[tied], top.indices[tied] = order.values[:, :count], order.indices[:, :count]
+    scores = torch.sigmoid(SLOPE * top.values.double())
+    return sorted_ranking(Shortlist(top.indices, scores.float()), k)
+
+
+class Linear(Model):
+    """Sparse weights by feature, and a bias for each label."""
+
+    presets: ClassVar[Mapping[str, Settings]] = PRESETS
+    most_held_out = 1000  # points, for calibration; they are learned from in the end
+    settings: LinearSettings
+    counts: Tensor  # training points of each label, [L]
+    starts: Tensor  # [F + 1], of each feature in `labels` and `values`
+    labels: Tensor  # [T]
+    values: Tensor  # [T], as float16 holds them
+    bias: Tensor  # [L]
+
+    def __init__(self, features: int, labels: int, settings: LinearSettings, generator: torch.Generator) -> None:
+        super().__init__(features, labels, settings, generator)
+        self.unseen: HeldOut | None = None  # validation, ranked before it was learned from
+        self.register_buffer("counts", torch.zeros(labels, dtype=torch.int64))  # training points of each label
+        self.hold(Weights(csr_array((labels, features), dtype=np.float32), np.full(labels, -1, np.float32)))
+
+    @classmethod
+    def abilities(cls, settings: LinearSettings) -> Abilities:
+        """Return what linear classifiers can do."""
+        return Abilities(takes_new_words=True)
+
+    # --- Learning -----------------------------------------------------------------------------------------------------
+
+    def fit(self, lesson: Lesson, run: Run) -> Outcome:
+        """Solve all labels; those of held-out points are solved once more, with them."""
+        start, warm, part = time.perf_counter(), bool(self.counts.any()), labelled(lesson.train)
+        self.count(labelled(lesson.whole or lesson.train))
+        if warm:
+            self.learn_more(part, run)
+        else:
+            self.learn(part, run)
+        self.unseen = None if lesson.validation is None else rank_held_out(self.predictor(), lesson.validation)
+        if lesson.whole is not None and lesson.validation is not None and not warm:
+            self.add(part, labelled(lesson.validation), run)
+        return Outcome(None, -1, self.settings.rounds, time.perf_counter() - start)
+
+    def count(self, part: Part) -> None:
+        """Count the training points of each label."""
+        self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=self.label_count)).to(self.counts)
+
+    def learn(self, part: Part, run: Run, negatives: csr_array | None = None) -> None:
+        """Solve all labels.  negatives: labels to begin with [N, L]; None takes those with the nearest centroids."""
+        settings = self.settings
+        if self.takes_all_points(part):
+            self.take(run.stage("linear", lambda: kept(self.solved_at_once(part, run, None)), "points"))
+            return
+        if negatives is None:
+            negatives = nearest_centroids(part.X, part.Y, settings.mined, run.numbers("linear"))
+        for number in range(settings.rounds):
+            if number:
+                harder = hardest(part.X, self.held(), settings.mined)
+                negatives = csr_array(((negatives + harder) != 0).astype(np.float32))
+            solve = partial(self.solved, part, negatives, run, number)
+            self.take(run.stage(f"linear-{number}", lambda solve=solve: kept(solve())))  # type: ignore[misc]
+
+    def add(self, part: Part, more: Part, run: Run) -> None:
+        """Solve the labels of more points again, now with these points."""
+        labels = np.unique(more.Y.indices)
+        if not len(labels):
+            return
+        whole = joined(part, more)
+
+        def solved() -> State:
+            some = chosen_labels(whole, labels)
+            if self.takes_all_points(part):
+                weights = self.solved_at_once(some, run, None)
+            else:
+                listed = hardest(whole.X, self.held(), self.settings.rounds * self.settings.mined)[:, labels]
+                weights = self.solved(some, csr_array(listed), run, self.settings.rounds)
+            return kept(weights)
+
+        self.replace(labels, held_in(run.stage("linear-whole", solved), self.features))
+
+    def learn_more(self, part: Part, run: Run) -> None:
+        """Learn from more points without the earlier ones: their labels move as little as these points allow."""
+        labels = np.unique(part.Y.indices)
+        old = self.held()
+        centre = Weights(csr_array(old.W[labels]), old.bias[labels])
+        state = run.stage("linear-more", lambda: kept(self.solved_at_once(chosen_labels(part, labels), run, centre)))
+        self.replace(labels, held_in(state, self.features))
+
+    def takes_all_points(self, part: Part) -> bool:
+        """Whether labels are solved against all points: on a GPU, and where the products are small."""
+        if self.settings.negatives != "auto":
+            return self.settings.negatives == "all"
+        assert part.X is not None
+        return self.counts.device.type == "cuda" or part.X.nnz * part.Y.shape[1] <= FEW_PRODUCTS
+
+    @property
+    def objective(self) -> Objective:
+        """What is minimised."""
+        return Objective(self.settings.C, self.settings.loss, self.settings.min_weight)
+
+    def solved_at_once(self, part: Part, run: Run, centre: Weights | None) -> Weights:
+        """Return the weights of all labels of a part, against all of its points."""
+        tick = Ticker(run, "linear", 0, 1, part)
+        return newton(part.X, part.Y, part.filtered, self.objective, self.counts.device, centre, tick)
+
+    def solved(self, part: Part, negatives: csr_array, run: Run, number: int) -> Weights:
+        """Return the weights of all labels of a part, against mined negatives."""
+        tick = Ticker(run, f"linear-{number}", number, self.settings.rounds, part)
+        return liblinear(part.X, signs_of(part.Y, negatives, part.filtered), self.objective,
+                         torch.get_num_threads(), tick)  # fmt: skip
+
+    # --- Prediction, new labels and words -----------------------------------------------------------------------------
+
+    def predictor(self) -> LinearPredictor:
+        """Return what ranks labels."""
+        return LinearPredictor(self.by_feature(), self.bias.cpu().numpy())
+
+    def learners(self) -> list[Learner]:
+        """Return no learners: features are not encoded."""
+        return []
+
+    def ranked_held_out(self, predictor: object, validation: Part) -> HeldOut | None:
+        """Return validation as it was ranked before it was learned from."""
+        return self.unseen
+
+    def add_labels(self, count: int, generator: torch.Generator) -> None:
+        """Append labels with weights of 0."""
+        old = self.held()
+        self.label_count += count
+        W = csr_array((old.W.data, old.W.indices, np.append(old.W.indptr, np.full(count, old.W.indptr[-1]))),
+                      shape=(self.label_count, self.features))  # fmt: skip
+        self.counts = torch.cat([self.counts, self.counts.new_zeros(count)])
+        self.hold(Weights(W, np.append(old.bias, np.full(count, -1, np.float32))))
+
+    def add_features(self, count: int, generator: torch.Generator) -> None:
+        """Append features with weights of 0."""
+        old = self.held()
+        self.features += count
+        W = csr_array((old.W.data, old.W.indices, old.W.indptr), shape=(self.label_count, self.features))
+        self.hold(Weights(W, old.bias))
+
+    # --- Weights as tensors, by feature -------------------------------------------------------------------------------
+
+    def hold(self, weights: Weights) -> None:
+        """Keep weights as buffers, which are saved: values in float16, as they are rounded here."""
+        by_feature = csr_array(weights.W.T.tocsr())
+        by_feature.sort_indices()
+        values = torch.from_numpy(by_feature.data.astype(np.float32)).half()
+        device = self.counts.device
+        self.register_buffer("starts", torch.from_numpy(by_feature.indptr.astype(np.int64)).to(device))
+        self.register_buffer("labels", torch.from_numpy(by_feature.indices.astype(np.int32)).to(device))
+        self.register_buffer("values", values.float().to(device))
+        self.register_buffer("bias", torch.from_numpy(weights.bias.astype(np.float32)).to(device))
+
+    def by_feature(self) -> csr_array:
+        """Return the weights by feature, [F, L]."""
+        parts = (self.values.cpu().numpy(), self.labels.cpu().numpy(), self.starts.cpu().numpy())
+        return csr_array(parts, shape=(self.features, self.label_count))
+
+    def held(self) -> Weights:
+        """Return the weights by label."""
+        return Weights(csr_array(self.by_feature().T.tocsr()), self.bias.cpu().numpy())
+
+    def take(self, state: State) -> None:
+        """Take the weights that a stage kept."""
+        self.hold(held_in(state, self.features))
+
+    def replace(self, labels: NDArray[np.int64], new: Weights) -> None:
+        """Replace the weights of some labels."""
+        old = self.held()
+        rest = np.setdiff1d(np.arange(self.label_count), labels)
+        order = np.argsort(np.concatenate([rest, labels]))
+        W = csr_array(vstack([old.W[rest], new.W], format="csr")[order])
+        self.hold(Weights(W, np.concatenate([old.bias[rest], new.bias])[order]))
+
+    def more_tensors(self) -> State:
+        """Return the values in float16, in which nothing is lost."""
+        return {"values": self.values.half()}
+
+
+class Ticker:
+    """Reports how many labels are solved."""
+
+    def __init__(self, run: Run, stage: str, number: int, rounds: int, part: Part) -> None:
+        self.run, self.stage, self.number, self.rounds = run, stage, number, rounds
+        self.labels, self.points, self.start = part.Y.shape[1], len(part), time.perf_counter()
+        self.last = 0.0
+
+    def __call__(self, done: int) -> None:
+        """Report that this many labels are solved, at most twice a second."""
+        now = time.perf_counter()
+        if now - self.last < 0.5 and done < self.labels:
+            return
+        share, took = done / max(self.labels, 1), now - self.start
+        self.last = now
+        rate, left = share * self.points / max(took, 1e-9), took * (1 - share) / max(share, 1e-9)
+        self.run.progress.update(Moment(self.stage, min(self.number, self.rounds - 1), self.rounds, done, self.labels,
+                                        rate, left, {}))  # fmt: skip
+
+
+def kept(weights: Weights) -> State:
+    """Return weights as tensors of a stage."""
+    W = weights.W
+    return {"indices": torch.from_numpy(W.indices.astype(np.int32)), "values": torch.from_numpy(W.data),
+            "starts": torch.from_numpy(W.indptr.astype(np.int64)), "bias": torch.from_numpy(weights.bias)}  # fmt: skip
+
+
+def held_in(state: State, features: int) -> Weights:
+    """Return the weights that a stage kept."""
+    values, indices, starts = (state[name].numpy() for name in ("values", "indices", "starts"))
+    return Weights(csr_array((values, indices, starts), shape=(len(starts) - 1, features)), state["bias"].numpy())
+
+
+def joined(one: Part, other: Part) -> Part:
+    """Return the points of two parts."""
+    X, Y = vstack([one.X, other.X], format="csr"), vstack([one.Y, other.Y], format="csr")
+    if one.filtered is None and other.filtered is None:
+        return Part(csr_array(Y), X=csr_array(X))
+    pairs = [csr_array(part.Y.shape, dtype=np.float32) if part.filtered is None else part.filtered
+             for part in (one, other)]  # fmt: skip
+    return Part(csr_array(Y), X=csr_array(X), filtered=csr_array(vstack(pairs, format="csr")))
+
+
+def chosen_labels(part: Part, labels: NDArray[np.int64]) -> Part:
+    """Return a part with some of its labels only."""
+    filtered = None if part.filtered is None else csr_array(part.filtered[:, labels])
+    return Part(csr_array(part.Y[:, labels]), X=part.X, filtered=filtered)

@@ -1,0 +1,341 @@
+"""Solvers of linear one-vs-all classifiers: all labels at once by Newton's method, or label by label by liblinear.
+
+Both minimise the same objective for each label, with y_i = 1 for its points and −1 for the others,
+
+    ½ ‖w‖² + ½ b² + C Σ_i loss(y_i (w · x_i + b)),    loss(m) = max(0, 1 − m)²  or  ln(1 + exp(−m)),
+
+Newton's method over all points, which is fast on a GPU; liblinear over a label's own points and the hardest others,
+which is fast on a CPU. Points that share no word with any of them all score b: one empty point stands for them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from numpy.typing import NDArray
+from scipy.sparse import csc_array, csr_array, csr_matrix, hstack
+from torch import Tensor
+
+Loss = Literal["squared_hinge", "logistic"]
+
+NEWTON_STEPS = 12
+GRADIENT_STEPS = 12  # of conjugate gradients in a step of Newton's method
+CONVERGED = 0.01  # relative length of a label's gradient at which it is solved; smaller does not change rankings
+CELLS = 1 << 26  # points × labels that are solved at once
+BLOCK = 4096  # points that are scored at once
+WIDTH = 512  # labels that are scored at once, and random directions that centroids are projected on
+MOST_PASSES = 200  # over the points of a label
+LABELS = 64  # labels that a process solves at once
+WORTH_PROCESSES = 1 << 16  # (point, label) pairs from which more than one process pays off
+
+
+class Weights(NamedTuple):
+    """Linear classifiers: w [L, F], sparse, and b [L]."""
+
+    W: csr_array
+    bias: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised.  least: smaller weights are dropped."""
+
+    C: float = 1.0
+    loss: Loss = "squared_hinge"
+    least: float = 0.0
+
+
+# --- All labels at once -----------------------------------------------------------------------------------------------
+
+
+def newton(
+    X: csr_array, Y: csr_array, excluded: csr_array | None, objective: Objective, device: torch.device,
+    centre: Weights | None = None, on_labels: Callable[[int], None] = lambda count: None,
+) -> Weights:  # fmt: skip
+    """Solve all labels against all points, by Newton's method with conjugate gradients.
+
+    excluded: pairs [N, L] that do not count.  centre: weights that ½ ‖w − centre‖² holds on to, to learn from more
+    points without the earlier ones; 0 otherwise.
+    """
+    rows, step = with_ones(X), max(1, min(CELLS // max(X.shape[0], 1), Y.shape[1]))
+    forward, backward = sparse_tensor(rows, device), sparse_tensor(csr_array(rows.T.tocsr()), device)
+    columns, left_out = csc_array(Y), None if excluded is None else csc_array(excluded)
+    pieces = []
+    for start in range(0, Y.shape[1], step):
+        some = slice(start, min(start + step, Y.shape[1]))
+        signs = 2 * dense(columns[:, some], device) - 1
+        counted = torch.ones_like(signs) if left_out is None else 1 - dense(left_out[:, some], device)
+        held = None if centre is None else centred(centre, some, device)
+        pieces.append(_pruned(_newton(forward, backward, signs, counted, objective, held), objective.least))
+        on_labels(some.stop)
+    return stacked(pieces, X.shape[1])
+
+
+def _newton(
+    X: Tensor, XT: Tensor, signs: Tensor, counted: Tensor, objective: Objective, centre: Tensor | None
+) -> Tensor:
+    """Return weights [F + 1, n] of n labels; the last row is the bias.  signs, counted: [N, n]."""
+    C = objective.C
+    if centre is None:
+        centre = signs.new_zeros(X.shape[1], signs.shape[1])
+        W = centre.clone()
+        W[-1] = -1  # most points are no points of a label, and are right at once
+    else:
+        W = centre.clone()
+    scores = X @ W  # [N, n]
+    value, first = _value(W - centre, scores, signs, counted, objective), None
+    for _ in range(NEWTON_STEPS):
+        slopes, curves = derivatives(signs * scores, objective.loss)
+        gradient = W - centre + C * (XT @ (counted * signs * slopes))  # [F + 1, n]
+        length = gradient.norm(dim=0)
+        first = length if first is None else first
+        unsolved = length > CONVERGED * first
+        if not bool(unsolved.any()):
+            break
+        step = _conjugate_gradients(X, XT, C * counted * curves, -gradient * unsolved)
+        W, scores, value = _line_search(
+            W, step, scores, X @ step, value, (gradient * step).sum(dim=0),
+            lambda W, scores: _value(W - centre, scores, signs, counted, objective),
+        )  # fmt: skip
+    return W
+
+
+def _conjugate_gradients(X: Tensor, XT: Tensor, curves: Tensor, wanted: Tensor) -> Tensor:
+    """Return d [F + 1, n] with (I + Xᵀ diag(curves) X) d ≈ wanted, for each label."""
+    step, rest = torch.zeros_like(wanted), wanted.clone()
+    direction, size = rest.clone(), rest.square().sum(dim=0)
+    start = size.clone()
+    for _ in range(GRADIENT_STEPS):
+        image = direction + XT @ (curves * (X @ direction))
+        length = size / (direction * image).sum(dim=0).clamp_min(1e-30)
+        step += length * direction
+        rest -= length * image
+        new = rest.square().sum(dim=0)
+        if bool((new < 0.01 * start).all()):
+            break
+        direction = rest + new / size.clamp_min(1e-30) * direction
+        size = new
+    return step
+
+
+def _line_search(
+    W: Tensor, step: Tensor, scores: Tensor, moved: Tensor, value: Tensor, slope: Tensor,
+    evaluate: Callable[[Tensor, Tensor], Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Halve each label's step until its objective falls enough (Armijo); return weights, scores and objectives."""
+    lengths = torch.ones_like(value)
+    for _ in range(10):
+        new = evaluate(W + lengths * step, scores + lengths * moved)
+        worse = new > value + 1e-4 * lengths * slope
+        if not bool(worse.any()):
+            break
+        lengths = torch.where(worse, lengths / 2, lengths)
+    lengths = torch.where(new > value, torch.zeros_like(lengths), lengths)  # rounding, at the very end
+    W, scores = W + lengths * step, scores + lengths * moved
+    return W, scores, torch.minimum(new, value)
+
+
+def _value(moved: Tensor, scores: Tensor, signs: Tensor, counted: Tensor, objective: Objective) -> Tensor:
+    """Return the objective of each label, [n]."""
+    margins = signs * scores
+    if objective.loss == "logistic":
+        losses = torch.nn.functional.softplus(-margins)
+    else:
+        losses = (1 - margins).clamp_min(0).square()
+    return moved.square().sum(dim=0) / 2 + objective.C * (counted * losses).sum(dim=0)
+
+
+def derivatives(margins: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+    """Return the first and second derivative of the loss by the margin."""
+    if loss == "logistic":
+        p = torch.sigmoid(-margins)
+        return -p, p * (1 - p)
+    missing = (1 - margins).clamp_min(0)
+    return -2 * missing, 2 * (missing > 0).to(margins)
+
+
+def _pruned(W: Tensor, least: float) -> Weights:
+    W, bias = W[:-1].cpu(), W[-1].cpu().numpy()
+    labels, features = (W.T.abs() >= max(least, 1e-30)).nonzero(as_tuple=True)
+    values = W[features, labels].numpy().astype(np.float32)
+    starts = np.searchsorted(labels.numpy(), np.arange(W.shape[1] + 1))
+    return Weights(csr_array((values, features.numpy().astype(np.int32), starts), shape=W.T.shape), bias)
+
+
+# --- Label by label ---------------------------------------------------------------------------------------------------
+
+
+def liblinear(
+    X: csr_array, signs: csc_array, objective: Objective, processes: int,
+    on_labels: Callable[[int], None] = lambda count: None,
+) -> Weights:  # fmt: skip
+    """Solve each label against the points that have a sign for it; an empty point stands for all others.
+
+    signs: [N, L], 1 and −1.  Labels without a point get w = 0 and b = −1.
+    """
+    rows = csr_matrix(X.astype(np.float64))
+    chunks = [signs[:, start : start + LABELS] for start in range(0, signs.shape[1], LABELS)]
+    processes = processes if signs.nnz >= WORTH_PROCESSES else 1
+    pieces, done = [], 0
+    for piece in _in_processes(rows, chunks, objective, processes):
+        pieces.append(piece)
+        done += len(piece.bias)
+        on_labels(done)
+    return stacked(pieces, X.shape[1])
+
+
+def _in_processes(
+    rows: csr_matrix, chunks: Sequence[csc_array], objective: Objective, processes: int
+) -> Iterator[Weights]:
+    """Yield the weights of each chunk. Not in threads: liblinear has one random generator for all of a process."""
+    if processes == 1:
+        yield from (_solve(rows, chunk, objective) for chunk in chunks)
+        return
+    with Parallel(n_jobs=processes, return_as="generator", max_nbytes=1 << 20) as parallel:
+        yield from parallel(delayed(_solve)(rows, chunk, objective) for chunk in chunks)
+
+
+def _solve(rows: csr_matrix, signs: csc_array, objective: Objective) -> Weights:
+    values, features, bias = [], [], np.full(signs.shape[1], -1, dtype=np.float32)
+    for label in range(signs.shape[1]):
+        stored = slice(signs.indptr[label], signs.indptr[label + 1])
+        points, sides = signs.indices[stored], signs.data[stored]
+        w = np.zeros(0)
+        if (sides > 0).any():
+            w, bias[label] = solve_label(rows[points], sides, rows.shape[0] - len(points), objective)
+        kept = np.flatnonzero(np.abs(w) >= max(objective.least, 1e-30))
+        values.append(w[kept].astype(np.float32))
+        features.append(kept.astype(np.int32))
+    starts = np.concatenate([[0], np.cumsum([len(kept) for kept in features])])
+    shape = (signs.shape[1], rows.shape[1])
+    return Weights(csr_array((np.concatenate(values), np.concatenate(features), starts), shape=shape), bias)
+
+
+def solve_label(
+    rows: csr_matrix, sides: NDArray[np.floating], others: int, objective: Objective
+) -> tuple[NDArray[np.float64], float]:
+    """Return w [F] and b of a label, against points [n, F] with sides 1 or −1, and others that are empty and −1."""
+    from sklearn import config_context
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.svm import LinearSVC
+
+    ends = np.append(rows.indptr, rows.indptr[-1])  # and an empty row
+    points = csr_matrix((rows.data, rows.indices, ends), shape=(len(sides) + 1, rows.shape[1]))
+    sides, weights = np.append(sides, -1), np.append(np.ones(len(sides)), max(others, 1e-6))
+    if objective.loss == "logistic":
+        solver = LogisticRegression(C=objective.C, solver="liblinear", tol=CONVERGED)
+    else:
+        solver = LinearSVC(C=objective.C, dual=True, tol=CONVERGED, max_iter=MOST_PASSES, random_state=0)
+    with config_context(assume_finite=True, skip_parameter_validation=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        solver.fit(points, sides, sample_weight=weights)
+    return solver.coef_[0], float(solver.intercept_[0])
+
+
+# --- Which labels a point is a negative of ----------------------------------------------------------------------------
+
+
+def signs_of(Y: csr_array, negatives: csr_array, excluded: csr_array | None) -> csc_array:
+    """Return 1 for the labels of each point and −1 for its negatives, without excluded pairs, [N, L]."""
+    own = (Y != 0).astype(np.float32)
+    wrong = (negatives != 0).astype(np.float32)
+    wrong = wrong - wrong.multiply(own)
+    signs = own - wrong
+    if excluded is not None:
+        signs = signs - signs.multiply(excluded != 0)
+    signs = csc_array(signs)
+    signs.eliminate_zeros()
+    return signs
+
+
+def hardest(X: csr_array, weights: Weights, count: int) -> csr_array:
+    """Return the labels that score highest for each point, [N, L] with `count` ones in a row."""
+    bias, columns = torch.from_numpy(weights.bias), csc_array(weights.W.T)
+
+    def scores(points: slice, labels: slice) -> Tensor:
+        return sparse_tensor(X[points], torch.device("cpu")) @ chunk(labels) + bias[labels]
+
+    last: dict[int, Tensor] = {}
+
+    def chunk(labels: slice) -> Tensor:  # of all blocks of points, one after the other
+        if labels.start not in last:
+            last.clear()
+            last[labels.start] = dense(columns[:, labels], torch.device("cpu"))
+        return last[labels.start]
+
+    return _best_labels(scores, X.shape[0], len(bias), count)
+
+
+def nearest_centroids(X: csr_array, Y: csr_array, count: int, numbers: np.random.Generator) -> csr_array:
+    """Return the labels whose centroids are nearest to each point, [N, L] with `count` ones in a row.
+
+    Points are projected on random directions, which is much faster and finds nearly the same labels.
+    """
+    directions = numbers.standard_normal((X.shape[1], WIDTH), dtype=np.float32) / np.sqrt(WIDTH)
+    points = torch.from_numpy(np.asarray(X @ directions, dtype=np.float32))
+    sums = torch.from_numpy(np.asarray(csr_array(Y.T) @ points.numpy(), dtype=np.float32))
+    centroids = torch.nn.functional.normalize(sums, dim=1)
+    return _best_labels(lambda some, labels: points[some] @ centroids[labels].T, X.shape[0], Y.shape[1], count)
+
+
+def _best_labels(scores: Callable[[slice, slice], Tensor], points: int, labels: int, count: int) -> csr_array:
+    count = min(count, labels)
+    best = torch.full((points, count), -torch.inf)
+    ids = torch.zeros((points, count), dtype=torch.int32)
+    for first in range(0, labels, WIDTH):
+        some = slice(first, min(first + WIDTH, labels))
+        for start in range(0, points, BLOCK):
+            block = slice(start, min(start + BLOCK, points))
+            new = scores(block, some)
+            top = torch.cat([best[block], new], dim=1).topk(count, dim=1)
+            known = torch.cat([ids[block], torch.arange(first, some.stop, dtype=torch.int32).expand(new.shape)], dim=1)
+            best[block], ids[block] = top.values, known.gather(1, top.indices)
+    starts = np.arange(0, points * count + 1, max(count, 1))[: points + 1]
+    listed = csr_array((np.ones(ids.numel(), np.float32), ids.numpy().ravel(), starts), shape=(points, labels))
+    listed.sort_indices()
+    return listed
+
+
+# --- Matrices ---------------------------------------------------------------------------------------------------------
+
+
+def with_ones(X: csr_array) -> csr_array:
+    """Return the points with one more feature, which is 1."""
+    return csr_array(hstack([X, np.ones((X.shape[0], 1), dtype=np.float32)], format="csr"))
+
+
+def sparse_tensor(matrix: csr_array, device: torch.device) -> Tensor:
+    """Return a sparse matrix as a tensor."""
+    with warnings.catch_warnings():  # that sparse CSR tensors are in beta state
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(matrix.indptr.astype(np.int64)), torch.from_numpy(matrix.indices.astype(np.int64)),
+            torch.from_numpy(matrix.data.astype(np.float32)), size=matrix.shape, device=device,
+        )  # fmt: skip
+
+
+def dense(matrix: csc_array, device: torch.device) -> Tensor:
+    """Return a sparse matrix as a dense tensor."""
+    return torch.from_numpy(np.asarray(matrix.toarray(), dtype=np.float32)).to(device)
+
+
+def centred(weights: Weights, labels: slice, device: torch.device) -> Tensor:
+    """Return the weights of some labels, [F + 1, n]; the last row is the bias."""
+    W = torch.from_numpy(weights.W[labels].toarray().T)
+    return torch.cat([W, torch.from_numpy(weights.bias[labels])[None]]).to(device)
+
+
+def stacked(pieces: Sequence[Weights], features: int) -> Weights:
+    """Return the weights of labels one after the other."""
+    sizes = np.concatenate([np.diff(piece.W.indptr) for piece in pieces])
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    values, ids = (np.concatenate([getattr(piece.W, name) for piece in pieces]) for name in ("data", "indices"))
+    W = csr_array((values, ids, starts), shape=(len(sizes), features))
+    return Weights(W, np.concatenate([piece.bias for piece in pieces]))
