@@ -151,14 +151,16 @@ def test_occupations_have_codes_of_three_editions() -> None:
 
 
 def planted(count: int) -> list[Point]:
-    return [Point(f"p{i}", f"title {i}", "", frozenset({"all", f"mod{i % 7}", f"only{i}"})) for i in range(count)]
+    return [Point(f"p{i}", f"title {i}", "", frozenset({"all", f"pair{i // 2}", f"only{i}"})) for i in range(count)]
 
 
 def test_split_is_seeded_by_uid_and_drops_rare_labels() -> None:
     parts = corpus.split(planted(1000))
     assert 150 < len(parts.test) < 250
     assert len(parts.train) + len(parts.test) == 1000
-    assert parts.labels == ["all", *(f"mod{i}" for i in range(7))]
+    train = {point.uid for point in parts.train}
+    both = {f"pair{i}" for i in range(500) if {f"p{2 * i}", f"p{2 * i + 1}"} <= train}
+    assert parts.labels == sorted({"all", *both})
     more = corpus.split(reversed(planted(1100)))
     assert {point.uid for point in parts.test} <= {point.uid for point in more.test}
     assert len(corpus.split(planted(1000), largest=100).train) < 100
@@ -167,7 +169,7 @@ def test_split_is_seeded_by_uid_and_drops_rare_labels() -> None:
 
 
 def test_command_writes_a_data_set_that_zipfel_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    points = [*planted(50), Point("mod3", "a label itself", "text", frozenset({"all"}))]
+    points = [*planted(50), Point("all", "a label itself", "text", frozenset({"all"}))]
     monkeypatch.setattr(
         edict, "fetch", lambda _: (Corpus(points, {"all": "each one"}), [Package("edict", "1.0", tmp_path)])
     )
@@ -184,7 +186,7 @@ def test_command_writes_a_data_set_that_zipfel_reads(tmp_path: Path, monkeypatch
     assert (about["train"], about["labels"], about["filter_pairs"]) == (len(dataset.train), len(dataset.label_names), 1)
     lines = [(out / f"filter_labels_{name}.txt").read_text().split() for name in ("train", "test")]
     (row, label), part = (lines[0], dataset.train) if lines[0] else (lines[1], dataset.test)
-    assert (part.uids or [])[int(row)] == dataset.label_names[int(label)] == "mod3"
+    assert (part.uids or [])[int(row)] == dataset.label_names[int(label)] == "all"
     with pytest.raises(SystemExit, match="not empty"):
         command.main(["edict", str(out)])
 
