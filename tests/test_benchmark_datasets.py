@@ -30,10 +30,11 @@ def test_metamath_labels_a_theorem_with_what_its_proof_cites() -> None:
         $c ( ) -> |- wff $.  $v ph ps $.  wph $f wff ph $.
         wi $a wff ( ph -> ps ) $.
         ${ mp.1 $e |- ph $.  mp.2 $e |- ( ph -> ps ) $.
-           $( Detach; cites ( nothing ) $) ax-mp $a |- ps $. $}
+           $( Detach. $) ax-mp $a |- ps $. $}
         ${ t.1 $e |- ph $.
            t1 $p |- ( ps -> ph ) $= ( wi ax-mp ) ABCD $.
            t1OLD $p |- ( ps -> ph ) $= ( ax-mp ) AB $. $}
+        $( was $p |- ph $= ( ax-mp ) A $. $)
         t2 $p |- ( ph -> ph ) $= ( wi t1 ax-mp later ) AB $.
     """)
     assert labels_of(built) == {"t1": {"ax-mp"}, "t2": {"t1", "ax-mp"}}
