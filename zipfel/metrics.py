@@ -78,7 +78,7 @@ def measure(
     if inverse_propensity is not None:
         weights = _checked_weights(inverse_propensity, truth.shape[1])
         gains = _gains(ids, hits, weights)
-        best = _best_gains(truth, weights, ids.shape[1])
+        best = best_gains(truth, weights, ids.shape[1])
         curves["PSP"] = _ratio(precision(gains), precision(best))
         curves["PSnDCG"] = _ratio(ndcg(gains, positives), ndcg(best, positives))
         curves["PSR"] = _ratio(recall(gains, positives), recall(best, positives))
@@ -232,7 +232,7 @@ def _check_unique(ids: Ids) -> None:
         raise DataError(f"ranking row {twice[0]}: labels must not repeat; found {ids[twice[0]].tolist()}")
 
 
-def _best_gains(truth: csr_array, weights: Floats, k: int) -> Floats:
+def best_gains(truth: csr_array, weights: Floats, k: int) -> Floats:
     """Return the k largest weights of each point's true labels, largest first, [N, k]; 0 pads."""
     weighted = csr_array((weights[truth.indices], truth.indices, truth.indptr), shape=truth.shape)
     ids = Ranking.of_scores(weighted, k).ids

@@ -7,7 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from zipfel.data.points import texts_of
 from zipfel.data.tokens import located, tokenize
 from zipfel.errors import ConfigError, DataError
 
+SHORTEST_PIECE = 3  # characters
+MOST_PIECES = 1 << 18  # words whose pieces are kept in memory
 DEFAULT_FIELD_WEIGHTS = {"title": 3.0}  # chosen on the validation parts of three data sets
 
 
@@ -38,6 +40,7 @@ class TextSettings(Settings):
     max_features: int | None = setting(None, "keep only this many features, those in the most texts", at_least=1)
     sublinear: bool = setting(True, "replace a count c by 1 + ln c")
     symbols: bool = setting(False, "make each symbol a token too (+, #, %, €, emoji)")
+    characters: int = setting(0, "use pieces of words too, of 3 up to this many characters; 0: none", at_least=0)
     field_weights: dict[str, float] | None = setting(
         None, "weights of text fields, such as title:2; fields not named have weight 1; default: title:3"
     )
@@ -162,6 +165,19 @@ class TextFeatures:
         """Ids of terms; n-grams are keyed by tuples, so that `count` need not join the n-grams of a text."""
         return {tuple(term.split(" ")) if " " in term else term: number for number, term in enumerate(self.terms)}
 
+    @cached_property
+    def _pieces(self) -> dict[str, list[int]]:
+        """Ids of the pieces of words seen so far; words repeat, and cutting them takes time."""
+        return {}
+
+    def _piece_ids(self, token: str) -> list[int]:
+        if token not in self._pieces:
+            if len(self._pieces) >= MOST_PIECES:
+                self._pieces.clear()
+            cut = (self._term_ids.get(piece) for piece, _, _ in pieces_of(token, self.settings.characters))
+            self._pieces[token] = [i for i in cut if i is not None]
+        return self._pieces[token]
+
     def transform(self, texts: Texts | Sequence[str]) -> csr_array:
         """Return tf-idf rows of unit length, [texts, terms]; terms outside the vocabulary are ignored."""
         rows = self.count(texts)
@@ -193,6 +209,8 @@ class TextFeatures:
                 tokens = tokenize(text, self.settings.symbols)
                 grams: Iterable[str | tuple[str, ...]] = chain(tokens, *_runs(tokens, self.settings.ngrams))
                 known = [i for i in map(term_id, grams) if i is not None]
+                if self.settings.characters:
+                    known += chain.from_iterable(map(self._piece_ids, tokens))
                 ids.fromlist(known)
                 lengths.append(len(known))
         counts = np.asarray(lengths).reshape(_size(fields), len(weights))  # [texts, fields]
@@ -209,6 +227,13 @@ class TextFeatures:
                 term = self._term_ids.get(run[0].token if length == 1 else tuple(piece.token for piece in run))
                 if term is not None:
                     spans.setdefault(term, []).append((run[0].start, run[-1].end))
+        for token, start, end in tokens:
+            whole = end - start != len(token)  # the word was folded, so that its characters cannot be told apart
+            for piece, first, last in pieces_of(token, self.settings.characters):
+                term = self._term_ids.get(piece)
+                if term is not None:
+                    span = (start, end) if whole else (start + first, start + last)
+                    spans.setdefault(term, []).append(span)
         return spans
 
     def places_by_field(self, texts: Mapping[str, str]) -> dict[str, dict[int, list[tuple[int, int]]]]:
@@ -283,9 +308,29 @@ def _frequent(counts: Counter[str], least: int) -> list[tuple[int, str]]:
 
 
 def _terms(text: str, settings: TextSettings) -> Iterator[str]:
-    """Return the tokens of a text, then its bigrams, trigrams, ..."""
+    """Return the tokens of a text, then its bigrams, trigrams, ..., and the pieces of its words."""
     tokens = tokenize(text, settings.symbols)
-    return chain(tokens, *(map(" ".join, runs) for runs in _runs(tokens, settings.ngrams)))
+    pieces = (piece for token in tokens for piece, _, _ in pieces_of(token, settings.characters))
+    return chain(tokens, *(map(" ".join, runs) for runs in _runs(tokens, settings.ngrams)), pieces)
+
+
+@lru_cache(1 << 16)
+def pieces_of(token: str, longest: int) -> tuple[tuple[str, int, int], ...]:
+    """Return the pieces of a word, of 3 to `longest` characters, and the characters [start, end) they come from.
+
+    < and > mark the ends of the word and count as characters, as in fastText; ~ tells a piece from a word.
+
+    >>> [piece for piece, _, _ in pieces_of("acid", 4)]
+    ['~<ac', '~aci', '~cid', '~id>', '~<aci', '~acid', '~cid>']
+    """
+    if len(token) < SHORTEST_PIECE:
+        return ()
+    marked, last = f"<{token}>", len(token)
+    return tuple(
+        (f"~{marked[start : start + length]}", max(start - 1, 0), min(start + length - 1, last))
+        for length in range(SHORTEST_PIECE, min(longest, len(marked) - 1) + 1)
+        for start in range(len(marked) - length + 1)
+    )
 
 
 def _runs(tokens: list[str], longest: int) -> Iterator[Iterator[tuple[str, ...]]]:

@@ -331,7 +331,7 @@ class Blend(Model):
     def learn(self, lesson: Lesson, run: Run, main: Predictor) -> None:
         """Train the linear part and choose its weights."""
         part, linear = labelled(lesson.train), self.linear
-        linear.learn(part, run, None if linear.takes_all_points(part) else self.candidates(main, part))
+        linear.learn(part, run, None if linear.solves_at_once else self.candidates(main, part))
         if self.unseen is not None:
             judged = Judged.of(self.unseen, linear.predictor(), part, lesson.propensity)
             self.knots.copy_(torch.from_numpy(chosen_weights(judged, self.settings.tail)))

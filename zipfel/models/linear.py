@@ -41,7 +41,7 @@ from zipfel.training.trainer import Outcome
 from zipfel.types import Ranking, Shortlist
 
 SLOPE = 2.0  # a score is σ(SLOPE · (w · x + b)); calibration makes it a probability
-FEW_PRODUCTS = 10**9  # features of all points × labels up to which a CPU solves all labels at once
+FEW_PAIRS = 2 * 10**7  # points × labels up to which no negatives are mined
 CELLS = 1 << 24  # scores that prediction holds at once
 
 
@@ -52,7 +52,7 @@ class LinearSettings(Settings):
     C: float = setting(1.0, "weight of the losses against the length of w", above=0)
     loss: Loss = setting("squared_hinge", "loss of a point: squared_hinge, logistic")
     negatives: Literal["auto", "all", "mined"] = setting(
-        "auto", "points against a label; auto: all, but mined on a CPU where they are many"
+        "auto", "points against a label; auto: mined on a CPU, unless they are few"
     )
     rounds: int = setting(3, "times that labels are solved, each against more mined negatives", at_least=1)
     mined: int = setting(50, "labels that a round adds to those that a point is a negative of", at_least=1)
@@ -160,16 +160,17 @@ class Linear(Model):
 
     def learn(self, part: Part, run: Run, negatives: csr_array | None = None) -> None:
         """Solve all labels.  negatives: labels to begin with [N, L]; None takes those with the nearest centroids."""
-        settings = self.settings
-        if self.takes_all_points(part):
+        if self.solves_at_once:
             self.take(run.stage("linear", lambda: kept(self.solved_at_once(part, run, None)), "points"))
             return
-        if negatives is None:
-            negatives = nearest_centroids(part.X, part.Y, settings.mined, run.numbers("linear"))
-        for number in range(settings.rounds):
+        all_points, mined = self.needs_no_mining(part), self.settings.mined
+        if all_points:
+            negatives = everywhere(part)
+        elif negatives is None:
+            negatives = nearest_centroids(part.X, part.Y, mined, run.numbers("linear"))
+        for number in range(1 if all_points else self.settings.rounds):
             if number:
-                harder = hardest(part.X, self.held(), settings.mined)
-                negatives = csr_array(((negatives + harder) != 0).astype(np.float32))
+                negatives = csr_array(((negatives + hardest(part.X, self.held(), mined)) != 0).astype(np.float32))
             solve = partial(self.solved, part, negatives, run, number)
             self.take(run.stage(f"linear-{number}", lambda solve=solve: kept(solve())))  # type: ignore[misc]
 
@@ -182,11 +183,15 @@ class Linear(Model):
 
         def solved() -> State:
             some = chosen_labels(whole, labels)
-            if self.takes_all_points(part):
+            if self.solves_at_once:
                 weights = self.solved_at_once(some, run, None)
             else:
-                listed = hardest(whole.X, self.held(), self.settings.rounds * self.settings.mined)[:, labels]
-                weights = self.solved(some, csr_array(listed), run, self.settings.rounds)
+                negatives = (
+                    everywhere(some)
+                    if self.needs_no_mining(whole)
+                    else csr_array(hardest(whole.X, self.held(), self.settings.rounds * self.settings.mined)[:, labels])
+                )
+                weights = self.solved(some, negatives, run, self.settings.rounds)
             return kept(weights)
 
         self.replace(labels, held_in(run.stage("linear-whole", solved), self.features))
@@ -199,12 +204,16 @@ class Linear(Model):
         state = run.stage("linear-more", lambda: kept(self.solved_at_once(chosen_labels(part, labels), run, centre)))
         self.replace(labels, held_in(state, self.features))
 
-    def takes_all_points(self, part: Part) -> bool:
-        """Whether labels are solved against all points: on a GPU, and where the products are small."""
-        if self.settings.negatives != "auto":
-            return self.settings.negatives == "all"
-        assert part.X is not None
-        return self.counts.device.type == "cuda" or part.X.nnz * part.Y.shape[1] <= FEW_PRODUCTS
+    @property
+    def solves_at_once(self) -> bool:
+        """Whether all labels are solved at once, against all points."""
+        if self.settings.negatives == "auto":
+            return self.counts.device.type == "cuda"
+        return self.settings.negatives == "all"
+
+    def needs_no_mining(self, part: Part) -> bool:
+        """Whether points and labels are so few that each label is solved against all points even on a CPU."""
+        return self.settings.negatives == "auto" and len(part) * part.Y.shape[1] <= FEW_PAIRS
 
     @property
     def objective(self) -> Objective:
@@ -309,6 +318,11 @@ class Ticker:
         rate, left = share * self.points / max(took, 1e-9), took * (1 - share) / max(share, 1e-9)
         self.run.progress.update(Moment(self.stage, min(self.number, self.rounds - 1), self.rounds, done, self.labels,
                                         rate, left, {}))  # fmt: skip
+
+
+def everywhere(part: Part) -> csr_array:
+    """Return each point as a negative of all labels, [N, L]."""
+    return csr_array(np.ones(part.Y.shape, dtype=np.float32))
 
 
 def kept(weights: Weights) -> State:

@@ -30,7 +30,8 @@ CONVERGED = 0.01  # relative length of a label's gradient at which it is solved;
 CELLS = 1 << 26  # points × labels that are solved at once
 BLOCK = 4096  # points that are scored at once
 WIDTH = 512  # labels that are scored at once, and random directions that centroids are projected on
-MOST_PASSES = 200  # over the points of a label
+ROUNDING = 1e-5  # relative, of an objective in float32: a sum over all points
+MOST_PASSES = 50  # over the points of a label
 LABELS = 64  # labels that a process solves at once
 WORTH_PROCESSES = 1 << 16  # (point, label) pairs from which more than one process pays off
 
@@ -132,7 +133,7 @@ def _line_search(
     lengths = torch.ones_like(value)
     for _ in range(10):
         new = evaluate(W + lengths * step, scores + lengths * moved)
-        worse = new > value + 1e-4 * lengths * slope
+        worse = new > value * (1 + ROUNDING) + 1e-4 * lengths * slope
         if not bool(worse.any()):
             break
         lengths = torch.where(worse, lengths / 2, lengths)
