@@ -79,12 +79,16 @@ class Run:
             self.open(inputs, fresh)
             yield
         except BaseException:
-            if self.is_open and self.folder is not None and not any(self.folder.glob("*.safetensors")):
+            if self.is_open and self.folder is not None and not self.has_results():
                 self._remove(self.folder)
             for folder in new:
                 with suppress(OSError):  # not empty
                     folder.rmdir()
             raise
+
+    def has_results(self) -> bool:
+        """Whether the folder holds anything that took time to make."""
+        return self.folder is not None and any(self.folder.glob("*.safetensors"))
 
     def _remove(self, folder: Path) -> None:
         """Remove the files of a run without results."""
