@@ -345,6 +345,28 @@ def test_a_failed_trial_does_not_end_the_search(planted, monkeypatch):
     assert "RuntimeError" in tuned.csv()
 
 
+def test_settings_that_contradict_each_other_are_a_failed_trial(planted, monkeypatch):
+    check = type(settings_of("glas")).check
+
+    def refuses(self):
+        check(self)
+        if self.learning_rate != 0.002:
+            raise ConfigError("this rate contradicts that width")
+
+    monkeypatch.setattr(type(settings_of("glas")), "check", refuses)
+    tuned = tune(quick(), planted, budget="5m", trials=3)
+    assert [t.status for t in tuned.trials] == ["complete", "failed", "failed"]
+    assert tuned.trials[1].error == "this rate contradicts that width"
+    assert tuned.best == tuned.default
+
+
+def test_the_budget_counts_the_time_of_earlier_calls(planted, tmp_path):
+    spent = tune(quick(), planted, budget="5m", trials=2, folder=tmp_path).seconds
+    assert 0 < spent < 300
+    assert len(tune(quick(), planted, budget=spent * 0.9, folder=tmp_path).trials) == 2
+    assert len(tune(quick(), planted, budget=spent + 300, trials=3, folder=tmp_path).trials) == 3
+
+
 def test_if_all_trials_fail_the_error_says_why(planted, tmp_path, monkeypatch):
     monkeypatch.setattr(searching.Judge, "figures", lambda *_: (_ for _ in ()).throw(DataError("no luck")))
     with pytest.raises(DataError, match="all 5 trials failed; the last: no luck"):

@@ -244,14 +244,14 @@ class Search:
 
     def judged(self, trial: optuna.Trial) -> tuple[TrialState, float | None]:
         """Train and judge with more and more points; return how the trial ended, and the objective."""
-        tagger = self.tagger_with(self.space.suggested(trial))
+        values = self.space.suggested(trial)
         reported = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
         value = 0.0
         for power, size in enumerate(self.judge.sizes):
             figures: dict[str, dict[str, float]] = trial.user_attrs.get("figures", {})
             if str(size) not in figures:
                 try:
-                    measured = self.measured(tagger, size, trial.number)
+                    measured = self.measured(values, size, trial.number)
                 except Exception as error:  # whatever a model does with settings that nobody has tried
                     trial.set_user_attr("error", reason(error))
                     return TrialState.FAIL, None
@@ -264,9 +264,9 @@ class Search:
                 return TrialState.PRUNED, None
         return TrialState.COMPLETE, value
 
-    def measured(self, tagger: Tagger, size: int, number: int) -> dict[str, float]:
-        """Return the metrics of a tagger that is trained on so many points."""
-        best = best_of(self.trials())
+    def measured(self, values: Mapping[str, Any], size: int, number: int) -> dict[str, float]:
+        """Return the metrics of these settings after training on so many points."""
+        tagger, best = self.tagger_with(values), best_of(self.trials())
 
         def tick() -> None:
             self.watcher.update(Standing(number, size, best, self.ends - time.monotonic()))
