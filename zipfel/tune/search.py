@@ -43,6 +43,8 @@ from zipfel.tune.space import Space, space_of
 from zipfel.tune.watching import Standing, Watcher
 
 MOST_FAILURES = 5  # trials, after which a search ends if none has succeeded
+DRAWN = 10  # trials before Optuna suggests settings by what it has learned
+KEPT = 0.5  # of the settings that a search starts from, in each of these
 FEWEST = 10  # trials from which the importance of settings is computed
 SECONDS_BETWEEN_UPDATES = 0.5
 STATUS: dict[TrialState, Status] = {
@@ -219,16 +221,22 @@ class Search:
     # --- Trials -------------------------------------------------------------------------------------------------------
 
     def next_trial(self) -> optuna.Trial:
-        """Return the trial that was stopped, or a new one; the first has the settings that the search starts from."""
+        """Return the trial that was stopped, or a new one; the first has the settings that the search starts from.
+
+        Trials before Optuna has learned from enough of them keep about half of these settings, and draw the others.
+        """
         known = self.study.get_trials(deepcopy=False)
-        stopped = [trial for trial in known if trial.state == TrialState.RUNNING]
-        number = stopped[0].number if stopped else len(known)
+        pending = [trial for trial in known if trial.state in (TrialState.RUNNING, TrialState.WAITING)]
+        number = pending[0].number if pending else len(known)
         draws = np.random.default_rng([self.tagger.seed, number])
-        self.study.sampler = TPESampler(seed=int(draws.integers(2**32)), constant_liar=False)
-        if stopped:
-            return optuna.Trial(self.study, stopped[0]._trial_id)
-        if number == 0:
-            self.study.enqueue_trial(self.space.start)
+        seed, kept = int(draws.integers(2**32)), draws.random(len(self.space.parameters)) < KEPT
+        self.study.sampler = TPESampler(n_startup_trials=DRAWN, seed=seed, constant_liar=False)
+        if pending and pending[0].state == TrialState.RUNNING:
+            return optuna.Trial(self.study, pending[0]._trial_id)
+        if not pending and number < DRAWN:
+            start = self.space.start.items()
+            self.study.enqueue_trial({name: value for (name, value), keep in zip(start, kept, strict=True)
+                                      if keep or number == 0})  # fmt: skip
         return self.study.ask()
 
     def attempt(self, trial: optuna.Trial) -> None:
@@ -251,7 +259,7 @@ class Search:
             figures: dict[str, dict[str, float]] = trial.user_attrs.get("figures", {})
             if str(size) not in figures:
                 try:
-                    measured = self.measured(values, size, trial.number)
+                    measured = self.known(values, size) or self.measured(values, size, trial.number)
                 except Exception as error:  # whatever a model does with settings that nobody has tried
                     trial.set_user_attr("error", reason(error))
                     return TrialState.FAIL, None
@@ -263,6 +271,14 @@ class Search:
             if size < self.judge.sizes[-1] and trial.should_prune():
                 return TrialState.PRUNED, None
         return TrialState.COMPLETE, value
+
+    def known(self, values: Mapping[str, Any], size: int) -> dict[str, float] | None:
+        """Return the metrics of an earlier trial with the same settings, which need not be trained again."""
+        for trial in self.study.get_trials(deepcopy=False):
+            figures: dict[str, dict[str, float]] = trial.user_attrs.get("figures", {})
+            if str(size) in figures and self.space.read(trial.params) == values:
+                return figures[str(size)]
+        return None
 
     def measured(self, values: Mapping[str, Any], size: int, number: int) -> dict[str, float]:
         """Return the metrics of these settings after training on so many points."""
