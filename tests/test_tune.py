@@ -505,6 +505,23 @@ def test_command_line_from_search_to_model(zipfel_command, data_folder, tmp_path
     assert zipfel_command("plan", data_folder, *config_words).out.startswith("glas, preset default")
 
 
+def test_a_budget_for_one_trial_only_is_told(zipfel_command, data_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(judging, "SMALLEST", 10)
+    measure, calls = searching.Judge.figures, []
+
+    def slow(self, tagger):
+        calls.append(1)
+        if len(calls) == 2:
+            raise searching.BudgetSpent
+        return measure(self, tagger)
+
+    monkeypatch.setattr(searching.Judge, "figures", slow)
+    outcome = zipfel_command("tune", data_folder, "--out", tmp_path / "study", "--device", "cpu", *WORDS)
+    assert outcome.code == 0, outcome.err
+    assert "1 stopped trials" in outcome.out
+    assert outcome.err.splitlines()[-1].startswith("only one trial was judged: continue with a larger --budget")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

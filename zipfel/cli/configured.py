@@ -41,7 +41,10 @@ class Configured(NamedTuple):
 def configured(
     context: typer.Context, words: list[str] | None, file: Path | None, model: str, preset: str
 ) -> Configured:
-    """Return what to train; check it as far as possible before the data is read."""
+    """Return what to train; check it as far as possible before the data is read.
+
+    context: of a command with the options of `TextSettings`, which says which of them the user has named.
+    """
     from zipfel.models.base import settings_of
 
     values = {} if file is None else config.read_toml(file)

@@ -72,8 +72,10 @@ def tune(
     if tuned.interrupted:
         warn("stopped by Ctrl-C: the best settings so far are saved; run the same command to resume")
         raise typer.Exit(INTERRUPTED)
-    if not shown.trials:
+    if not shown.worked:
         warn("nothing was left to do: continue with a larger --budget or more --trials, or start over with --fresh")
+    elif trials is None and sum(trial.objective is not None for trial in tuned.trials) == 1:
+        warn("only one trial was judged: continue with a larger --budget, or start from a faster preset")
 
 
 def show_tuned(tuned: Tuned) -> None:
@@ -118,17 +120,18 @@ class _Shown(Watcher):
 
     def __init__(self) -> None:
         self.bar = bar()
-        self.trials = 0
+        self.worked = False
         self._task = self.bar.add_task("", total=None)
 
     def update(self, standing: Standing) -> None:
         """Show the trial that runs."""
+        self.worked = True
         line = f"trial {standing.number} on {standing.points:,} points; {_best(standing.best)}"
         self.bar.update(self._task, description=escape(f"{line}; {span(max(0.0, standing.seconds_left))} left"))
 
     def ended(self, trial: Trial, best: Trial | None, seconds_left: float) -> None:
         """Print the trial."""
-        self.trials += 1
+        self.worked = True
         result = trial.error if trial.objective is None else f"{trial.objective:.2f} on {trial.points:,} points"
         warn(f"trial {trial.number}, {trial.status}: {result}; {_best(best)}; {span(seconds_left)} left")
 
