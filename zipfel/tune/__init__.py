@@ -1,6 +1,6 @@
 """Search for the settings of a model within a time budget: `tune` in Python, `zipfel tune` at the command line.
 
-Needs Optuna, which only `search.py` imports.
+Needs Optuna, which only `search.py` and `folder.py` import.
 """
 
 from __future__ import annotations

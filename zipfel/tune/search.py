@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,8 +20,6 @@ import optuna
 from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.pruners import SuccessiveHalvingPruner
 from optuna.samplers import TPESampler
-from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -34,11 +31,13 @@ from zipfel.data.text import TextSettings
 from zipfel.errors import ConfigError, DataError, ZipfelError
 from zipfel.models.base import settings_of
 from zipfel.tagger import Tagger
-from zipfel.training.progress import Event, Growth, Observer, StageLength, span
+from zipfel.training.progress import span
 from zipfel.training.run import Run
+from zipfel.tune.clock import BudgetSpent, Clock
+from zipfel.tune.folder import StudyFolder
 from zipfel.tune.judging import REDUCTION, Judge
 from zipfel.tune.plots import plot
-from zipfel.tune.results import FILES, PLOT, STUDY, TOML, Status, Trial, Tuned, best_of
+from zipfel.tune.results import PLOT, Status, Trial, Tuned, best_of
 from zipfel.tune.space import Space, space_of
 from zipfel.tune.watching import Standing, Watcher
 
@@ -46,7 +45,6 @@ MOST_FAILURES = 5  # trials, after which a search ends if none has succeeded
 DRAWN = 10  # trials before Optuna suggests settings by what it has learned
 KEPT = 0.5  # of the settings that a search starts from, in each of these
 FEWEST = 10  # trials from which the importance of settings is computed
-SECONDS_BETWEEN_UPDATES = 0.5
 STATUS: dict[TrialState, Status] = {
     TrialState.COMPLETE: "complete",
     TrialState.PRUNED: "pruned",
@@ -60,76 +58,6 @@ class Limits(NamedTuple):
 
     seconds: float
     trials: int | None = None
-
-
-class BudgetSpent(BaseException):
-    """Ends the training of a trial; no model catches it."""
-
-
-class Clock(Observer):
-    """Ends training when the budget is spent, and calls `tick` about twice a second until then."""
-
-    def __init__(self, ends: float, tick: Callable[[], None]) -> None:
-        self.ends, self.tick, self.ticked = ends, tick, float("-inf")
-
-    def began(self, stage: str, length: StageLength) -> None:
-        """Look at the time."""
-        self.look()
-
-    def did(self, event: Event) -> None:
-        """Look at the time."""
-        self.look()
-
-    def made(self, stage: str, seconds: float, grows_with: Growth) -> None:
-        """Look at the time."""
-        self.look()
-
-    def look(self) -> None:
-        """Raise BudgetSpent, or call `tick` if the last call was long ago."""
-        now = time.monotonic()
-        if now >= self.ends:
-            raise BudgetSpent
-        if now - self.ticked >= SECONDS_BETWEEN_UPDATES:
-            self.ticked = now
-            self.tick()
-
-
-class StudyFolder(Run):
-    """The folder of a search, which is locked and knows what the search was made from, as that of a run does."""
-
-    def has_results(self) -> bool:
-        """Whether a trial was judged."""
-        return self.folder is not None and (self.folder / TOML).exists()
-
-    @contextmanager
-    def kept(self, inputs: Mapping[str, Any], fresh: bool) -> Iterator[BaseStorage]:
-        """Yield the storage of the study; if the block fails before a trial was judged, leave nothing behind."""
-        with self.opened(inputs, fresh):
-            if self.folder is None:
-                yield InMemoryStorage()
-                return
-            if fresh:
-                self.clear()
-            try:
-                yield JournalStorage(JournalFileBackend(str(mended(self.folder / STUDY))))
-            except BaseException:
-                if not self.has_results():
-                    self.clear()
-                raise
-
-    def clear(self) -> None:
-        """Remove the files of the search."""
-        if self.folder is not None:
-            for name in FILES:
-                (self.folder / name).unlink(missing_ok=True)
-
-
-def mended(path: Path) -> Path:
-    """Cut off half a line that a killed process left at the end of a journal; return the path."""
-    content = path.read_bytes() if path.exists() else b""
-    if not content.endswith(b"\n") and content:
-        write_bytes(path, content[: content.rfind(b"\n") + 1])
-    return path
 
 
 def searched(
