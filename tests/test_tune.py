@@ -411,6 +411,17 @@ def test_the_folder_of_another_study_is_refused(found, planted, other, message):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+def test_an_unreadable_study_is_one_clear_error(planted, tmp_path):
+    tuned = tune(quick(), planted, budget="5m", trials=1, folder=tmp_path)
+    lines = (tmp_path / "study.jsonl").read_text().splitlines(keepends=True)
+    for broken in ("no JSON\n", "{}\n", "[]\n"):
+        (tmp_path / "study.jsonl").write_text("".join([*lines[:3], broken, *lines[3:]]))
+        with pytest.raises(DataError, match=r"study.jsonl: is unreadable \(.*\); start over with --fresh"):
+            tune(quick(), planted, budget="5m", trials=1, folder=tmp_path)
+    again = tune(quick(), planted, budget="5m", trials=1, folder=tmp_path, fresh=True)
+    assert tried(again) == tried(tuned)
+
+
 def test_lists_are_taken_as_fit_takes_them():
     texts = ["no paper in the printer", "paper jam", "no wifi in the office", "the wifi is slow"] * 20
     texts = [f"{text} {number}" for number, text in enumerate(texts)]
@@ -448,6 +459,7 @@ def test_the_best_is_chosen_among_those_with_the_most_points():
         Trial(2, "complete", {}, 900, {"nDCG@5": 2.0}),
         Trial(3, "complete", {}, 900, {"nDCG@5": 2.0}),
         Trial(4, "failed", {}),
+        Trial(5, "failed", {}, 900, {"nDCG@5": 3.0}),
     ]
     assert best_of(trials) == trials[2]
     assert best_of(trials[4:]) is None

@@ -11,6 +11,7 @@ from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from zipfel.data.formats.files import write_bytes
+from zipfel.errors import DataError
 from zipfel.training.run import Run
 from zipfel.tune.results import FILES, STUDY, TOML
 
@@ -32,7 +33,7 @@ class StudyFolder(Run):
             if fresh:
                 self.clear()
             try:
-                yield JournalStorage(JournalFileBackend(str(mended(self.folder / STUDY))))
+                yield journal(self.folder / STUDY)
             except BaseException:
                 if not self.has_results():
                     self.clear()
@@ -43,6 +44,14 @@ class StudyFolder(Run):
         if self.folder is not None:
             for name in FILES:
                 (self.folder / name).unlink(missing_ok=True)
+
+
+def journal(path: Path) -> BaseStorage:
+    """Open the journal of a study."""
+    try:
+        return JournalStorage(JournalFileBackend(str(mended(path))))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"is unreadable ({error!r}); start over with --fresh", path) from None
 
 
 def mended(path: Path) -> Path:

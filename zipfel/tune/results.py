@@ -47,8 +47,11 @@ class Trial:
 
 
 def best_of(trials: Sequence[Trial]) -> Trial | None:
-    """Return the best of the trials with the most points, the first of equals; None if none was judged."""
-    judged = [trial for trial in trials if trial.objective is not None]
+    """Return the best of the trials with the most points, the first of equals; None if none was judged.
+
+    A trial that failed with more points is none to train with.
+    """
+    judged = [trial for trial in trials if trial.objective is not None and trial.status != "failed"]
     return max(judged, key=lambda trial: (trial.points, trial.objective, -trial.number), default=None)
 
 

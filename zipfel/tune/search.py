@@ -41,6 +41,7 @@ from zipfel.tune.results import PLOT, Status, Trial, Tuned, best_of
 from zipfel.tune.space import Space, space_of
 from zipfel.tune.watching import Standing, Watcher
 
+NAME = "zipfel tune"  # of the study
 MOST_FAILURES = 5  # trials, after which a search ends if none has succeeded
 DRAWN = 10  # trials before Optuna suggests settings by what it has learned
 KEPT = 0.5  # of the settings that a search starts from, in each of these
@@ -84,7 +85,7 @@ def searched(
         with StudyFolder(folder, tagger.seed).kept(inputs, fresh) as storage:
             pruner = SuccessiveHalvingPruner(min_resource=1, reduction_factor=REDUCTION)
             study = optuna.create_study(
-                storage=storage, study_name="zipfel tune", direction="maximize", pruner=pruner, load_if_exists=True
+                storage=storage, study_name=NAME, direction="maximize", pruner=pruner, load_if_exists=True
             )
             return Search(tagger, choice, space, judge, study, folder, watcher or Watcher()).run(limits)
     finally:
