@@ -24,6 +24,7 @@ HEAVY = {
     "faiss",
     "gensim",
     "numpy",
+    "optuna",
     "orjson",
     "pandas",
     "polars",
@@ -40,7 +41,7 @@ FLOORS = [
     {"__main__"},
     {"cli"},
     {"server"},
-    {"bench"},
+    {"bench", "tune"},
     {"report"},
     {"plan"},
     {"tagger"},
@@ -95,7 +96,7 @@ def modules_after(*words: str) -> set[str]:
 
 def test_help_imports_no_command():
     loaded = modules_after("--help")
-    assert loaded & {"numpy", "scipy", "torch", *set(COMMANDS.values())} == set()
+    assert loaded & {"numpy", "optuna", "scipy", "torch", *set(COMMANDS.values())} == set()
 
 
 def test_predict_does_without_scikit_learn():
@@ -219,7 +220,7 @@ def test_the_documented_floors_are_these():
 
 BY_CONTRACT = [  # files and folders that know a model only by zipfel/models/base.py
     "tagger.py", "tagging.py", "fitting.py", "plan.py", "explain.py", "persistence.py", "evaluate.py",
-    "report", "bench", "server",
+    "report", "bench", "tune", "server",
 ]  # fmt: skip
 MODEL_NAME = re.compile(rf"(?<![a-z])({'|'.join(BUILT_IN)})(?![a-z])", re.IGNORECASE)
 MODULE_NAME = re.compile(r"zipfel[./]models(?![./]base\b)")

@@ -1,8 +1,9 @@
 """Settings are frozen dataclasses: declared, checked, and read from dicts, TOML files and `key=value` words.
 
 A setting is declared with default, help text and range: `setting(0.5, "share dropped", at_least=0, below=1)`. The
-command line derives its options from these declarations, and every instance is checked against them. An unknown key is
-an error that suggests the nearest known one, or the new name of a renamed setting.
+command line derives its options from these declarations, and every instance is checked against them. `search` declares
+the values that `zipfel tune` tries. An unknown key is an error that suggests the nearest known one, or the new name of
+a renamed setting.
 """
 
 from __future__ import annotations
@@ -14,29 +15,51 @@ import operator
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from zipfel.errors import ConfigError, DataError, did_you_mean
 
 _BOUNDS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
 
 
-def setting(default: Any, help: str, *, was: str | None = None, **bounds: float) -> Any:
+class Span(NamedTuple):
+    """A range of values to search.  log: by their logarithm, for values whose ratio matters, such as rates."""
+
+    low: float
+    high: float
+    log: bool = False
+
+
+def setting(
+    default: Any, help: str, *, was: str | None = None, search: Span | Sequence[Any] | None = None, **bounds: float
+) -> Any:
     """Return a dataclass field with its help text and its range; lists and dicts are copied for each instance.
 
     bounds: any of at_least, above, at_most and below.  was: the setting's former name, for the error that a user of the
-    old name gets; `was="keep: 1 - keep"` also says how to convert the value.
+    old name gets; `was="keep: 1 - keep"` also says how to convert the value.  search: the values that a search tries, a
+    `Span` or a list (of a dict: values of each entry); None leaves the setting as it is.
     """
     unknown = set(bounds) - set(_BOUNDS)
     if unknown:
         raise TypeError(f"unknown bounds of a setting: {', '.join(sorted(unknown))}")
-    metadata = {"help": help, "was": was, "bounds": bounds}
+    if isinstance(search, Span) and default is None:
+        raise TypeError("a setting that is None by default needs a list of values to search, with None among them")
+    _check_search(search, bounds)
+    metadata = {"help": help, "was": was, "bounds": bounds, "search": search}
     if isinstance(default, dict | list):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def _check_search(search: Span | Sequence[Any] | None, bounds: Mapping[str, float]) -> None:
+    """Check that a search has values to choose from, all of them within the range of the setting."""
+    if isinstance(search, Span) and not (search.low < search.high and (search.low > 0 or not search.log)):
+        raise TypeError(f"search must span values from low to high, above 0 if log; found {search}")
+    for value in search[:2] if isinstance(search, Span) else search or ():
+        _check_range("search", value, bounds)
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,15 @@ def test_predict_and_explain(zipfel_command, trained, planted):
     assert sum(reason["weight"] for reason in reasons["reasons"]) > 0
 
 
+def test_tune_searches_what_it_declares(zipfel_command, planted, tmp_path):
+    words = ["--model", "wordaverage", "--trials", "2", "--set", "epochs=1", "--set", "dimension=16"]
+    outcome = zipfel_command("tune", planted, "--out", tmp_path / "study", *words)
+    assert outcome.code == 0, outcome.err
+    table = (tmp_path / "study" / "trials.csv").read_text().splitlines()
+    assert ",batch_size,learning_rate,text.ngrams," in table[0]
+    assert len(table) == 3
+
+
 def test_plan_and_report(zipfel_command, trained, planted, tmp_path):
     plan = zipfel_command("plan", planted, "--model", "wordaverage", *SETTINGS, "--json", tmp_path / "plan.json")
     assert plan.code == 0, plan.err

@@ -22,6 +22,7 @@ COMMANDS = {  # command to its module, in which it has the same name; `data` is 
     "demo": "zipfel.cli.demo",
     "plan": "zipfel.cli.model",
     "train": "zipfel.cli.model",
+    "tune": "zipfel.cli.tune",
     "evaluate": "zipfel.cli.model",
     "predict": "zipfel.cli.predict",
     "explain": "zipfel.cli.explain",

@@ -12,9 +12,9 @@ import orjson
 import typer
 from rich.markup import escape
 
-from zipfel import config
 from zipfel.choice import AUTO
 from zipfel.cli import data
+from zipfel.cli.configured import Changes, ConfigFile, Name, Preset, configured
 from zipfel.cli.machine import Machine
 from zipfel.cli.options import Model, with_options
 from zipfel.cli.predict import Threshold
@@ -37,15 +37,12 @@ if TYPE_CHECKING:  # torch takes seconds to import
 
 LONGEST = 1000  # ranking to evaluate: memory grows with points × k
 
-Name = Annotated[str, typer.Option(help="Model to train; `zipfel models` lists them. auto chooses by the data.")]
-Preset = Annotated[str, typer.Option(help="Settings to start from: paper, default or fast.")]
-Changes = Annotated[list[str] | None, typer.Option("--set", help="Setting to change, as key=value; repeatable.")]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file of settings; --set overrides it.")]
 Json = Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")]
 
 
 @with_options
 def plan(
+    context: typer.Context,
     source: data.Source,
     columns: TableSettings,
     preparation: Preparation,
@@ -63,9 +60,9 @@ def plan(
     from zipfel.plan import spoken_size
 
     device = machine.used().device
-    changes = _changes(set, config_file, model, preset)
+    told = configured(context, set, config_file, model, preset)
     dataset = data.load(source, format, columns, preparation)
-    made = planned(dataset, model, preset, changes, dataclasses.asdict(text), device)
+    made = planned(dataset, told.model, told.preset, told.settings, dataclasses.asdict(told.whole_text), device)
     if json is not None:
         _write_json(json, made.as_json())
     why = "" if made.why == "named" else f" ({made.why})"
@@ -86,6 +83,7 @@ def plan(
 
 @with_options
 def train(
+    context: typer.Context,
     source: data.Source,
     out: Annotated[Path, typer.Option(help="Folder for the run and the model.", show_default=False)],
     columns: TableSettings,
@@ -105,10 +103,11 @@ def train(
     from zipfel.training.run import Run
 
     device = machine.used().device
-    changes = _changes(set, config_file, model, preset)
+    told = configured(context, set, config_file, model, preset)
     dataset = data.load(source, format, columns, preparation)
-    tagger = Tagger(model, preset, changes, dataclasses.asdict(text), device=device, seed=preparation.seed)
-    if model == AUTO:
+    text_settings = dataclasses.asdict(told.whole_text)
+    tagger = Tagger(told.model, told.preset, told.settings, text_settings, device=device, seed=preparation.seed)
+    if told.model == AUTO:
         choice, _ = tagger.choice(dataset)
         say(f"model {choice.model}, preset {choice.preset} ({choice.why})")
     if note := unused_label_texts(*tagger.choice(dataset), dataset):
@@ -128,19 +127,6 @@ def train(
     if outcome.interrupted:
         warn("stopped by Ctrl-C: the model is saved as it is; run the same command to resume")
         raise typer.Exit(INTERRUPTED)
-
-
-def _changes(words: list[str] | None, file: Path | None, model: str, preset: str) -> dict[str, Any]:
-    """Return the settings that differ from the preset; key=value words override the file.
-
-    Also checks them and the model as far as possible before the data is read.
-    """
-    from zipfel.models.base import settings_of
-
-    changes = {**(config.read_toml(file) if file else {}), **config.words_of(words or [])}
-    if model != AUTO:
-        settings_of(model, preset, changes)
-    return changes
 
 
 def _write_json(path: Path, figures: dict[str, Any]) -> None:

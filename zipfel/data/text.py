@@ -35,14 +35,20 @@ DEFAULT_FIELD_WEIGHTS = {"title": 3.0}  # chosen on the validation parts of thre
 class TextSettings(Settings):
     """How text becomes features."""
 
-    ngrams: int = setting(1, "longest n-gram of tokens used as a feature; 2 adds bigrams", at_least=1)
-    min_count: int = setting(2, "drop features in fewer train texts than this (documents and labels)", at_least=1)
+    ngrams: int = setting(1, "longest n-gram of tokens used as a feature; 2 adds bigrams", at_least=1, search=[1, 2, 3])
+    min_count: int = setting(
+        2, "drop features in fewer train texts than this (documents and labels)", at_least=1, search=[1, 2, 3, 5]
+    )
     max_features: int | None = setting(None, "keep only this many features, those in the most texts", at_least=1)
-    sublinear: bool = setting(True, "replace a count c by 1 + ln c")
-    symbols: bool = setting(False, "make each symbol a token too (+, #, %, €, emoji)")
-    characters: int = setting(0, "use pieces of words too, of 3 up to this many characters; 0: none", at_least=0)
+    sublinear: bool = setting(True, "replace a count c by 1 + ln c", search=[True, False])
+    symbols: bool = setting(False, "make each symbol a token too (+, #, %, €, emoji)", search=[False, True])
+    characters: int = setting(
+        0, "use pieces of words too, of 3 up to this many characters; 0: none", at_least=0, search=[0, 4, 5]
+    )
     field_weights: dict[str, float] | None = setting(
-        None, "weights of text fields, such as title:2; fields not named have weight 1; default: title:3"
+        None,
+        "weights of text fields, such as title:2; fields not named have weight 1; default: title:3",
+        search=[1.0, 2.0, 3.0, 5.0],
     )
 
     def check(self) -> None:

@@ -24,7 +24,7 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from zipfel import metrics
-from zipfel.config import Settings, setting
+from zipfel.config import Settings, Span, setting
 from zipfel.data.dataset import Part, Propensity
 from zipfel.errors import ConfigError
 from zipfel.models.base import Abilities, Cost, Lesson, Model, Tensors, model_class, settings_of
@@ -53,7 +53,7 @@ class BlendSettings(Settings):
     main_settings: dict[str, str] = setting({}, "its settings that differ from the preset, such as epochs:20")
     linear_settings: dict[str, str] = setting({}, "settings of the linear part, such as C:2")
     tail: float = setting(0.5, "share of propensities in the choice of weights; 1 favours rare labels most",
-                          at_least=0, at_most=1)  # fmt: skip
+                          at_least=0, at_most=1, search=Span(0, 1))  # fmt: skip
 
     def check(self) -> None:
         """Check that the parts exist and take their settings."""

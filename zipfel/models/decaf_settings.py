@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from zipfel.config import Settings, setting
+from zipfel.config import Settings, Span, setting
 from zipfel.errors import ConfigError
 
 EXACT = {"cpu": 25_000, "cuda": 2_000_000, "mps": 25_000}  # labels up to which all of them are trained and searched
@@ -20,7 +20,9 @@ MOST_CLUSTERS = 1 << 17  # the authors' number for 1.3 million labels: more cost
 class DecafSettings(Settings):
     """Settings of DECAF. Defaults are ours, chosen on validation; the preset `paper` has those of the authors."""
 
-    dimension: int = setting(1024, "width D of the vectors of tokens, points and labels", at_least=1)
+    dimension: int = setting(
+        1024, "width D of the vectors of tokens, points and labels", at_least=1, search=[256, 512, 1024, 2048]
+    )
     learners: int = setting(1, "learners whose scores are averaged", at_least=1)
     shortlist: Literal["none", "beam", "hnsw", "parabel"] | None = setting(
         None,
@@ -33,13 +35,18 @@ class DecafSettings(Settings):
     )
     beam_chosen_on: Literal["train", "validation"] = setting("validation", "points that choose the beam", was="judged")
     loss: Literal["logistic", "decoupled"] = setting(
-        "decoupled", "of Module IV: each label on its own, or each right label against all wrong ones"
+        "decoupled",
+        "of Module IV: each label on its own, or each right label against all wrong ones",
+        search=["decoupled", "logistic"],
     )
     add_missed_labels: bool = setting(True, "learn also from right labels that the shortlist missed", was="missed")
     label_text: bool = setting(True, "classifiers read the labels' texts, where there are any")
     refinement: bool = setting(True, "classifiers have a vector of their own for each label besides")
     refinement_init: Literal["text", "random"] = setting(
-        "text", "refinement vectors at the start: sum of the label's token vectors (Module III), or random", was="start"
+        "text",
+        "refinement vectors at the start: sum of the label's token vectors (Module III), or random",
+        was="start",
+        search=["text", "random"],
     )
     token_init: str = setting("random", "token vectors at the start: random, fasttext, or a file", was="tokens")
     lite: bool = setting(False, "token vectors stay as Module I leaves them, and learners share them")
@@ -50,14 +57,28 @@ class DecafSettings(Settings):
         "lengthen classifiers of rare labels, as far as held-out points are ranked as well; needs cosine",
         was="lift",
     )
-    residual: bool = setting(True, "text blocks have a residual layer R; without it they are sums of token vectors")
-    dropout: float = setting(0.5, "share of numbers dropped after each ReLU", at_least=0, below=1, was="drop")
+    residual: bool = setting(
+        True, "text blocks have a residual layer R; without it they are sums of token vectors", search=[True, False]
+    )
+    dropout: float = setting(
+        0.5, "share of numbers dropped after each ReLU", at_least=0, below=1, was="drop", search=Span(0, 0.8)
+    )
     module1_dropout: float = setting(0.5, "the same in Module I", at_least=0, below=1, was="first_drop")
-    batch_size: int = setting(256, "points in a step; fewer if steps are fewer than min_steps", at_least=1, was="batch")
-    epochs: int = setting(4, "passes over train in Modules II and IV", at_least=1)
-    module1_epochs: int = setting(20, "passes over train in Module I, and of a tree", at_least=1, was="first_epochs")
+    batch_size: int = setting(
+        256,
+        "points in a step; fewer if steps are fewer than min_steps",
+        at_least=1,
+        was="batch",
+        search=[64, 128, 256, 512],
+    )
+    epochs: int = setting(4, "passes over train in Modules II and IV", at_least=1, search=[2, 4, 8, 16])
+    module1_epochs: int = setting(
+        20, "passes over train in Module I, and of a tree", at_least=1, was="first_epochs", search=[5, 10, 20]
+    )
     min_steps: int = setting(250, "least steps of a module: smaller batches, then more passes", at_least=1, was="steps")
-    learning_rate: float = setting(0.003, "highest learning rate", above=0, was="rate")
+    learning_rate: float = setting(
+        0.003, "highest learning rate", above=0, was="rate", search=Span(0.0005, 0.02, log=True)
+    )
     module1_learning_rate: float = setting(0.01, "the same in Module I, and of a tree", above=0, was="first_rate")
     halve_learning_rate: bool = setting(False, "constant learning rate, halved half-way", was="halve")
     patience: int = setting(10, "epochs without a better validation after which training stops", at_least=1)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from zipfel.config import Settings, setting
+from zipfel.config import Settings, Span, setting
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.data.formats.edges import read_edges
@@ -42,23 +42,34 @@ class DxmlSettings(NeighbourSettings):
     """Settings of DXML. Defaults are ours, chosen on validation; the preset `paper` has those of Sec. 4.1."""
 
     largest_dimension = 300
-    hidden_size: int = setting(256, "width of the hidden layer", at_least=1, was="hidden")
+    hidden_size: int = setting(256, "width of the hidden layer", at_least=1, was="hidden", search=[128, 256, 512])
     nonlinear: bool = setting(True, "ReLU behind the hidden layer")
     linear_path: bool = setting(True, "a linear path beside the hidden layer", was="straight")
     whiten: bool = setting(
-        True, "whiten label vectors and scale them to length 1", was="targets: true for white, false for raw"
+        True,
+        "whiten label vectors and scale them to length 1",
+        was="targets: true for white, false for raw",
+        search=[True, False],
     )
-    weighted_edges: bool = setting(False, "weight edges by the points that labels share", was="weighted")
+    weighted_edges: bool = setting(
+        False, "weight edges by the points that labels share", was="weighted", search=[False, True]
+    )
     graph: str | None = setting(None, "file of edges between labels that replaces the graph")
     label_vectors: str | None = setting(None, "file of label vectors [labels, ℓ] (.npy), not DeepWalk's", was="vectors")
     walks_per_label: int = setting(10, "walks that start at each label", at_least=1, was="walks")
     walk_length: int = setting(40, "labels in a walk", at_least=1, was="length")
-    feature_dropout: float = setting(0.35, "share of features dropped", at_least=0, below=1, was="keep: 1 - keep")
+    feature_dropout: float = setting(
+        0.35, "share of features dropped", at_least=0, below=1, was="keep: 1 - keep", search=Span(0, 0.6)
+    )
     dropout: float = setting(0.0, "share of the last layer's outputs that a step drops", at_least=0, below=1)
     optimizer: Literal["adam", "sgd"] = setting("adam", "sgd: momentum 0.9, weight decay 0.0005", was="optimiser")
-    batch_size: int = setting(256, "points in a step, at most a tenth of train", at_least=1, was="batch")
-    epochs: int = setting(20, "T, passes over train", at_least=1)
-    learning_rate: float = setting(0.002, "highest learning rate", above=0, was="rate")
+    batch_size: int = setting(
+        256, "points in a step, at most a tenth of train", at_least=1, was="batch", search=[64, 128, 256, 512]
+    )
+    epochs: int = setting(20, "T, passes over train", at_least=1, search=[10, 20, 40])
+    learning_rate: float = setting(
+        0.002, "highest learning rate", above=0, was="rate", search=Span(0.0005, 0.01, log=True)
+    )
 
 
 PRESETS: dict[str, DxmlSettings] = {

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from zipfel.config import Settings, setting
+from zipfel.config import Settings, Span, setting
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.index.exact import ExactIndex, all_products
@@ -49,13 +49,17 @@ from zipfel.types import Bags
 class GlasSettings(Settings):
     """Settings of GLaS. Defaults are ours, chosen on validation; the preset `paper` has those of Sec. 4."""
 
-    dimension: int = setting(1024, "width d of the vectors of points and labels", at_least=1)
+    dimension: int = setting(
+        1024, "width d of the vectors of points and labels", at_least=1, search=[256, 512, 1024, 2048]
+    )
     layers: int = setting(1, "layers of the embedding; the first takes the sparse input, others are d × d", at_least=1)
     nonlinear: bool | None = setting(
-        None, "ReLU between layers, or after the only one; none: if features are fewer than 4 d"
+        None,
+        "ReLU between layers, or after the only one; none: if features are fewer than 4 d",
+        search=[None, False, True],
     )
     loss: Literal["margin", "softmax", "logistic"] = setting(
-        "logistic", "Eq. (1), softmax (Sec. 4), or (ours) one-vs-all"
+        "logistic", "Eq. (1), softmax (Sec. 4), or (ours) one-vs-all", search=["logistic", "softmax"]
     )
     margin: float = setting(0.2, "c of Eq. (1)", at_least=0)
     negatives: int = setting(8, "hardest wrong labels that a point is trained against (margin, softmax)", at_least=1)
@@ -64,13 +68,23 @@ class GlasSettings(Settings):
     regularizer: Literal["glas", "spread_out", "laplacian", "gravity", "none"] = setting(
         "glas", "Eq. (3), (2), (4), Gravity"
     )
-    regularizer_weight: float = setting(1000.0, "λ, the weight of the regularizer", at_least=0, was="strength")
+    regularizer_weight: float = setting(
+        1000.0, "λ, the weight of the regularizer", at_least=0, was="strength", search=Span(1, 10_000, log=True)
+    )
     adjacency: Mean = setting("arithmetic", "mean of the two conditional frequencies in U")
-    feature_dropout: float = setting(0.1, "1 − ρ, share of features dropped", at_least=0, below=1, was="keep: 1 - keep")
-    batch_size: int = setting(256, "points in a step, at most a tenth of train", at_least=1, was="batch")
-    epochs: int = setting(4, "passes over train; more if they are fewer than `min_steps` steps", at_least=1)
+    feature_dropout: float = setting(
+        0.1, "1 − ρ, share of features dropped", at_least=0, below=1, was="keep: 1 - keep", search=Span(0, 0.5)
+    )
+    batch_size: int = setting(
+        256, "points in a step, at most a tenth of train", at_least=1, was="batch", search=[64, 128, 256, 512]
+    )
+    epochs: int = setting(
+        4, "passes over train; more if they are fewer than `min_steps` steps", at_least=1, search=[2, 4, 8, 16]
+    )
     min_steps: int = setting(400, "least number of steps", at_least=1, was="steps")
-    learning_rate: float = setting(0.002, "highest learning rate", above=0, was="rate")
+    learning_rate: float = setting(
+        0.002, "highest learning rate", above=0, was="rate", search=Span(0.0003, 0.01, log=True)
+    )
     patience: int = setting(10, "epochs without a better validation after which training stops", at_least=1)
 
     def has_relu(self, features: int) -> bool:

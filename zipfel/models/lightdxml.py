@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from zipfel.config import Settings, setting
+from zipfel.config import Settings, Span, setting
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.index import Index, Kind, build_index, load_index
@@ -53,26 +53,42 @@ EXACT = 50_000  # labels up to which an exact search beats a graph: docs/decisio
 class LightSettings(Settings):
     """Settings of LightDXML. Defaults are ours, chosen on validation; the preset `paper` has those of Table V."""
 
-    dimension: int = setting(2048, "width D of the vectors of tokens, points and labels", at_least=1)
+    dimension: int = setting(
+        2048, "width D of the vectors of tokens, points and labels", at_least=1, search=[512, 1024, 2048]
+    )
     token_init: str = setting("random", "token vectors at the start: random, fasttext, or a file", was="tokens")
     relu: bool = setting(False, "ReLU at the end of the label encoder, Eq. (4)")
     cosine: bool = setting(True, "points and classifiers have length 1; one scale and offset for all labels")
     shortlist_size: int | None = setting(None, "k; none: 5 % of all labels, 100 to 700", at_least=1, was="shortlist")
     index: Kind | None = setting(None, "index of labels: exact, hnsw or ivf; none: exact up to 50,000, else hnsw")
     loss: Literal["logistic", "decoupled"] = setting(
-        "logistic", "of the classifier: each label on its own, Eq. (3), or each right label against all wrong ones"
+        "logistic",
+        "of the classifier: each label on its own, Eq. (3), or each right label against all wrong ones",
+        search=["logistic", "decoupled"],
     )
     shared_negatives: bool = setting(True, "shortlists of a batch's other points are negatives too", was="shared")
-    residual: bool = setting(True, "a residual layer behind the sum of token vectors, as in DECAF's text block")
-    dropout: float = setting(
-        0.5, "share dropped after the residual layer's ReLU; without it, of x̂", at_least=0, below=1
+    residual: bool = setting(
+        True, "a residual layer behind the sum of token vectors, as in DECAF's text block", search=[True, False]
     )
-    batch_size: int = setting(256, "points in a step, at most a tenth of train", at_least=1, was="batch")
-    epochs: int = setting(4, "e_model, epochs of the classifier; more to reach `min_steps` steps", at_least=1)
+    dropout: float = setting(
+        0.5,
+        "share dropped after the residual layer's ReLU; without it, of x̂",
+        at_least=0,
+        below=1,
+        search=Span(0, 0.8),
+    )
+    batch_size: int = setting(
+        256, "points in a step, at most a tenth of train", at_least=1, was="batch", search=[64, 128, 256, 512]
+    )
+    epochs: int = setting(
+        4, "e_model, epochs of the classifier; more to reach `min_steps` steps", at_least=1, search=[2, 4, 8, 16]
+    )
     min_steps: int = setting(400, "least number of steps of the classifier", at_least=1, was="steps")
     cycle_epochs: int | None = setting(None, "ê_label, epochs of a cycle; none: a quarter", at_least=1, was="cycle")
     label_epochs: int = setting(1, "e_label, epochs of the label encoder in each cycle", at_least=0)
-    learning_rate: float = setting(0.002, "highest learning rate of the classifier", above=0, was="rate")
+    learning_rate: float = setting(
+        0.002, "highest learning rate of the classifier", above=0, was="rate", search=Span(0.0003, 0.01, log=True)
+    )
     label_learning_rate: float = setting(0.001, "highest learning rate of the label encoder", above=0, was="label_rate")
     patience: int = setting(10, "epochs without a better validation after which training stops", at_least=1)
     beta: float | None = setting(None, "β, weight of the classifier; none: by validation", at_least=0, at_most=1)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
-from zipfel.config import Settings, setting
+from zipfel.config import Settings, Span, setting
 from zipfel.data.dataset import Part
 from zipfel.index.exact import SPARE
 from zipfel.models import learner
@@ -49,7 +49,7 @@ CELLS = 1 << 24  # scores that prediction holds at once
 class LinearSettings(Settings):
     """Settings of linear classifiers."""
 
-    C: float = setting(1.0, "weight of the losses against the length of w", above=0)
+    C: float = setting(1.0, "weight of the losses against the length of w", above=0, search=Span(0.1, 10, log=True))
     loss: Loss = setting("squared_hinge", "loss of a point: squared_hinge, logistic")
     negatives: Literal["auto", "all", "mined"] = setting(
         "auto", "points against a label; auto: mined on a CPU, unless they are few"

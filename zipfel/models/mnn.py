@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zipfel.config import Settings, setting
+from zipfel.config import Settings, Span, setting
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.index.exact import ExactIndex
@@ -36,13 +36,21 @@ class MnnSettings(NeighbourSettings):
     """Settings of MNN, all ours: the paper names none. The preset `paper` has plain cosines and smaller sizes."""
 
     largest_dimension = 600
-    feature_dropout: float = setting(0.3, "1 − p, share of features dropped", at_least=0, below=1, was="keep: 1 - keep")
-    negatives: int | None = setting(None, "h, label sets drawn against a point; none: 3 to 10", at_least=1)
-    margin: float = setting(0.1, "m of Eq. (10), a cosine", at_least=-1)
+    feature_dropout: float = setting(
+        0.3, "1 − p, share of features dropped", at_least=0, below=1, was="keep: 1 - keep", search=Span(0, 0.6)
+    )
+    negatives: int | None = setting(
+        None, "h, label sets drawn against a point; none: 3 to 10", at_least=1, search=[None, 3, 10, 30]
+    )
+    margin: float = setting(0.1, "m of Eq. (10), a cosine", at_least=-1, search=Span(0.02, 0.5, log=True))
     decoder: Literal["neighbours", "labels"] = setting("neighbours", "vote of the nearest points, or nearest label")
-    batch_size: int = setting(256, "points in a step, at most a tenth of train", at_least=1, was="batch")
-    epochs: int = setting(30, "passes over train", at_least=1)
-    learning_rate: float = setting(0.001, "highest learning rate", above=0, was="rate")
+    batch_size: int = setting(
+        256, "points in a step, at most a tenth of train", at_least=1, was="batch", search=[64, 128, 256, 512]
+    )
+    epochs: int = setting(30, "passes over train", at_least=1, search=[15, 30, 60])
+    learning_rate: float = setting(
+        0.001, "highest learning rate", above=0, was="rate", search=Span(0.0003, 0.01, log=True)
+    )
 
 
 PRESETS: dict[str, MnnSettings] = {

@@ -54,7 +54,9 @@ class NeighbourSettings(Settings):
     """Settings of vectors, of the search for neighbours, and of their vote."""
 
     largest_dimension: ClassVar[int]
-    dimension: int | None = setting(None, "width of vectors; none: up to a third of the features", at_least=1)
+    dimension: int | None = setting(
+        None, "width of vectors; none: up to a third of the features", at_least=1, search=[None, 150, 300, 600]
+    )
     neighbours: int | None = setting(None, "points that vote; none: chosen on validation", at_least=1)
     sharpness: float | None = setting(None, "power of cosines in the vote; none: by validation", at_least=0)
     index: Kind = setting("exact", "how points are searched: exact, ivf (by clusters) or hnsw")

@@ -57,7 +57,7 @@ class Run:
         path = self.folder / "run.json"
         wanted = orjson.loads(orjson.dumps({"seed": self.seed, **inputs}, option=orjson.OPT_SERIALIZE_NUMPY))
         _make_folder(self.folder)
-        if path.exists() and self._has_results() and not fresh:
+        if path.exists() and self.has_results() and not fresh:
             _check_same(_read_inputs(path), wanted, path)
             self.is_open = True
             return True
@@ -80,14 +80,15 @@ class Run:
             self.open(inputs, fresh)
             yield
         except BaseException:
-            if self.is_open and self.folder is not None and not self._has_results():
+            if self.is_open and self.folder is not None and not self.has_results():
                 self._remove(self.folder)
             for folder in new:
                 with suppress(OSError):  # not empty
                     folder.rmdir()
             raise
 
-    def _has_results(self) -> bool:
+    def has_results(self) -> bool:
+        """Whether the folder holds anything that took time to make."""
         return self.folder is not None and any(self.folder.glob("*.safetensors"))
 
     def _remove(self, folder: Path) -> None:

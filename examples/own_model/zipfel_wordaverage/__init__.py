@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zipfel.config import Settings, setting
+from zipfel.config import Settings, Span, setting
 from zipfel.data.batches import bags
 from zipfel.index.exact import ExactIndex
 from zipfel.models.base import Lesson, Model
@@ -33,10 +33,10 @@ from zipfel.types import Bags
 class WordAverageSettings(Settings):
     """Settings of word averages."""
 
-    dimension: int = setting(256, "width of the vectors of words and labels", at_least=1)
-    batch_size: int = setting(128, "points in a step, at most a tenth of train", at_least=1)
-    epochs: int = setting(10, "passes over train", at_least=1)
-    learning_rate: float = setting(0.01, "highest learning rate", above=0)
+    dimension: int = setting(256, "width of the vectors of words and labels", at_least=1, search=[64, 128, 256, 512])
+    batch_size: int = setting(128, "points in a step, at most a tenth of train", at_least=1, search=[32, 64, 128, 256])
+    epochs: int = setting(10, "passes over train", at_least=1, search=[5, 10, 20, 40])
+    learning_rate: float = setting(0.01, "highest learning rate", above=0, search=Span(0.001, 0.1, log=True))
 
 
 class WordVectors(Encoder):

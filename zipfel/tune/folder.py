@@ -1,0 +1,62 @@
+"""The folder of a search: locked, resumable, and empty again if nothing came of the search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from zipfel.data.formats.files import write_bytes
+from zipfel.errors import DataError
+from zipfel.training.run import Run
+from zipfel.tune.results import FILES, STUDY, TOML
+
+
+class StudyFolder(Run):
+    """The folder of a search, which is locked and knows what the search was made from, as that of a run does."""
+
+    def has_results(self) -> bool:
+        """Whether a trial was judged."""
+        return self.folder is not None and (self.folder / TOML).exists()
+
+    @contextmanager
+    def kept(self, inputs: Mapping[str, Any], fresh: bool) -> Iterator[BaseStorage]:
+        """Yield the storage of the study; if the block fails before a trial was judged, leave nothing behind."""
+        with self.opened(inputs, fresh):
+            if self.folder is None:
+                yield InMemoryStorage()
+                return
+            if fresh:
+                self.clear()
+            try:
+                yield journal(self.folder / STUDY)
+            except BaseException:
+                if not self.has_results():
+                    self.clear()
+                raise
+
+    def clear(self) -> None:
+        """Remove the files of the search."""
+        if self.folder is not None:
+            for name in FILES:
+                (self.folder / name).unlink(missing_ok=True)
+
+
+def journal(path: Path) -> BaseStorage:
+    """Open the journal of a study."""
+    try:
+        return JournalStorage(JournalFileBackend(str(mended(path))))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"is unreadable ({error!r}); start over with --fresh", path) from None
+
+
+def mended(path: Path) -> Path:
+    """Cut off half a line that a killed process left at the end of a journal; return the path."""
+    content = path.read_bytes() if path.exists() else b""
+    if not content.endswith(b"\n") and content:
+        write_bytes(path, content[: content.rfind(b"\n") + 1])
+    return path
