@@ -56,11 +56,11 @@ class LinearSettings(Settings):
     )
     rounds: int = setting(3, "times that labels are solved, each against more mined negatives", at_least=1)
     mined: int = setting(50, "labels that a round adds to those that a point is a negative of", at_least=1)
-    min_weight: float = setting(0.05, "smaller weights are dropped", at_least=0)
+    min_weight: float = setting(0.01, "smaller weights are dropped", at_least=0)
 
 
 PRESETS: dict[str, LinearSettings] = {
-    "paper": LinearSettings(negatives="all", min_weight=0.01),  # DiSMEC
+    "paper": LinearSettings(negatives="all"),  # DiSMEC
     "default": LinearSettings(),
     "fast": LinearSettings(rounds=2),
 }

@@ -27,7 +27,7 @@ Loss = Literal["squared_hinge", "logistic"]
 NEWTON_STEPS = 12
 GRADIENT_STEPS = 12  # of conjugate gradients in a step of Newton's method
 CONVERGED = 0.01  # relative length of a label's gradient at which it is solved; smaller does not change rankings
-CELLS = 1 << 26  # points × labels that are solved at once
+CELLS = 1 << 26  # numbers of the scores, and of the weights, of the labels that are solved at once
 BLOCK = 4096  # points that are scored at once
 WIDTH = 512  # labels that are scored at once, and random directions that centroids are projected on
 ROUNDING = 1e-5  # relative, of an objective in float32: a sum over all points
@@ -64,7 +64,7 @@ def newton(
     excluded: pairs [N, L] that do not count.  centre: weights that ½ ‖w − centre‖² holds on to, to learn from more
     points without the earlier ones; 0 otherwise.
     """
-    rows, step = with_ones(X), max(1, min(CELLS // max(X.shape[0], 1), Y.shape[1]))
+    rows, step = with_ones(X), max(1, min(CELLS // max(*X.shape, 1), Y.shape[1]))
     forward, backward = sparse_tensor(rows, device), sparse_tensor(csr_array(rows.T.tocsr()), device)
     columns, left_out = csc_array(Y), None if excluded is None else csc_array(excluded)
     pieces = []
@@ -157,8 +157,8 @@ def derivatives(margins: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
     if loss == "logistic":
         p = torch.sigmoid(-margins)
         return -p, p * (1 - p)
-    missing = (1 - margins).clamp_min(0)
-    return -2 * missing, 2 * (missing > 0).to(margins)
+    # At the kink itself the curve counts: all negatives begin there, and without them a step would be far too long.
+    return -2 * (1 - margins).clamp_min(0), 2 * (margins <= 1).to(margins)
 
 
 def _pruned(W: Tensor, least: float) -> Weights:
