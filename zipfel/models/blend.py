@@ -29,7 +29,7 @@ from zipfel.data.dataset import Part, Propensity
 from zipfel.errors import ConfigError
 from zipfel.models.base import Abilities, Cost, Lesson, Model, Tensors, model_class, settings_of
 from zipfel.models.learner import HeldOut, Learner, Predictor, labelled
-from zipfel.models.linear import SLOPE, Linear, LinearPredictor
+from zipfel.models.linear import SLOPE, Linear, LinearPredictor, interrupted
 from zipfel.training.run import Run, part_of, with_prefix
 from zipfel.training.trainer import Outcome
 from zipfel.types import Ranking, stored
@@ -40,6 +40,7 @@ NEGATIVES = 100  # labels of the main part against which the linear part learns
 SURE = 7.0  # bound of the main part's log-odds: a vote of all points, or of none, is no certainty
 FEWEST = 50  # held-out points with labels; fewer decide nothing
 HELD = 1e-3  # how strongly the weights are held to their start
+BEHIND = 0.01  # distance of the scores of candidates from those of labels behind them
 ALONE = 1e3  # w with which the linear part ranks alone
 START = 1.0  # w before held-out points are seen, and with too few of them
 
@@ -80,6 +81,7 @@ class BlendPredictor:
     main: Predictor
     linear: LinearPredictor
     weights: NDArray[np.float32]  # w of each label, [L]
+    slope: float  # a score is σ(slope · s)
 
     @property
     def first(self) -> Learner | None:
@@ -92,10 +94,17 @@ class BlendPredictor:
         return self.reranked(self.main.rank(X, depth, filtered), X, k, filtered)
 
     def reranked(self, main: Ranking, X: csr_array, k: int, filtered: csr_array | None) -> Ranking:
-        """Rank the labels of a ranking by the main part and the best ones of the linear part, [points, k]."""
-        pairs = joined(main, self.linear.rank(X, min(max(DEPTH, k), len(self.weights)), filtered))
+        """Rank the candidates of both parts, and behind them the other labels of the main part's ranking [points, k].
+
+        So a shorter ranking is the beginning of a longer one.
+        """
+        pairs = joined(main.top(DEPTH), self.linear.rank(X, min(DEPTH, len(self.weights)), filtered))
         scores = pairs.main + self.weights[pairs.labels] * pairs.linear
-        return Ranking.of_pairs(pairs.rows, pairs.labels, squeezed(scores), X.shape[0], k)
+        rows, labels = pairs.rows, pairs.labels
+        if main.k > DEPTH:
+            more = _others(main, pairs, scores)
+            rows, labels, scores = (np.concatenate(both) for both in zip((rows, labels, scores), more, strict=True))
+        return Ranking.of_pairs(rows, labels, squeezed(self.slope * scores), X.shape[0], k)
 
     def recall(self, X: csr_array, k: int) -> float | None:
         """Return the share of the exact shortlist that the main part's index finds; None if it is exact."""
@@ -103,8 +112,9 @@ class BlendPredictor:
 
     def explained(self, row: csr_array, label: int) -> NDArray[np.float64]:
         """Return the contribution of each stored feature of a point [1, F] to a label's score: the sum of the parts."""
-        own = float(self.weights[label]) * self.linear.explained(row, label)
-        return np.asarray(self.main.explained(row, label) + own)
+        votes = self.main.first is not None and self.main.first.classifier.point_labels is not None
+        main = self.main.explained(row, label) * (2 * SURE if votes else 1)  # all votes: from −SURE to SURE
+        return np.asarray(main + float(self.weights[label]) * self.linear.explained(row, label))
 
     def cosines(self, label: int) -> Tensor | None:
         """Return the cosine of a label with each label, [L], by the main part, or else by the linear part."""
@@ -151,6 +161,24 @@ def _looked_up(
     return np.where(entries[nearest] == keys, scores[nearest], lowest[keys // width])
 
 
+def _others(
+    main: Ranking, pairs: Pairs, scores: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return the labels of a ranking beyond DEPTH that are no candidates, with scores below those of candidates.
+
+    They keep the order of the ranking.
+    """
+    lowest = np.full(len(main), np.inf)
+    np.minimum.at(lowest, pairs.rows, scores)
+    odds = bounded(log_odds(main.scores))  # [points, k], falling
+    rows, ranks = np.nonzero(main.ids[:, DEPTH:] >= 0)
+    ranks += DEPTH
+    width = int(max(main.ids.max(initial=0), pairs.labels.max(initial=0))) + 1
+    new = ~np.isin(rows * width + main.ids[rows, ranks], pairs.rows * width + pairs.labels)
+    rows, ranks = rows[new], ranks[new]
+    return rows, main.ids[rows, ranks], lowest[rows] - BEHIND + odds[rows, ranks] - odds[rows, DEPTH - 1]
+
+
 def log_odds(scores: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return ln(p / (1 − p)) of scores in [0, 1]."""
     p = np.clip(scores.astype(np.float64), 1e-9, 1 - 6e-8)  # float32 has no more digits below 1
@@ -165,6 +193,14 @@ def bounded(odds: NDArray[np.float64]) -> NDArray[np.float64]:
 def squeezed(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return σ(score)."""
     return np.asarray(1 / (1 + np.exp(-scores)))
+
+
+def slope_of(highest: float) -> float:
+    """Return the factor of joint scores, by the highest w: that of a sure label with margin 1 becomes SURE.
+
+    Without it, large weights would push the best labels so close to 1 that float32 does not tell them apart.
+    """
+    return SURE / (SURE + 2 * highest)
 
 
 # --- Weights ----------------------------------------------------------------------------------------------------------
@@ -304,48 +340,44 @@ class Blend(Model):
         """Return what the main part can do, and the linear part does not prevent."""
         main, _ = settings.parts()
         own = model_class(settings.main).abilities(main)
-        return dataclasses.replace(own, remembers_points=False, weights_points=False)
+        return dataclasses.replace(own, remembers_points=False, weights_points=False, takes_shortlist=False)
 
     # --- Learning -----------------------------------------------------------------------------------------------------
 
     def fit(self, lesson: Lesson, run: Run) -> Outcome:
         """Fit both parts, choose the weights on held-out points, and let the linear part learn from these too.
 
-        After Ctrl-C the main part ranks alone.
+        After Ctrl-C before the weights are chosen, the main part ranks alone.
         """
         warm, start = bool(self.counts.any()), time.perf_counter()
-        outcome = self.main.fit(lesson, run)
+        outcome, part = self.main.fit(lesson, run), labelled(lesson.train)
         main = self.main.predictor()
         self.unseen = None if lesson.validation is None else self.main.ranked_held_out(main, lesson.validation)
         self.linear.count(labelled(lesson.whole or lesson.train))
-        try:
-            if not outcome.interrupted:
-                (self.learn_more if warm else self.learn)(lesson, run, main)
-        except KeyboardInterrupt:
-            outcome = dataclasses.replace(outcome, interrupted=True)
-        if outcome.interrupted and not warm:
+        if not warm:
             self.knots.zero_()
+        stopped = outcome.interrupted or interrupted(lambda: self.learn(lesson, part, run, main, warm))
+        if self.unseen is not None:
+            self.unseen = self.reranked(main, part)
+        if not (stopped or warm or lesson.whole is None or lesson.validation is None):
+            more = labelled(lesson.validation)
+            stopped = interrupted(lambda: self.linear.add(part, more, run))
         self.counts.copy_(self.linear.counts)
-        return dataclasses.replace(outcome, seconds=time.perf_counter() - start)
+        return dataclasses.replace(outcome, interrupted=stopped, seconds=time.perf_counter() - start)
 
-    def learn(self, lesson: Lesson, run: Run, main: Predictor) -> None:
-        """Train the linear part and choose its weights."""
-        part, linear = labelled(lesson.train), self.linear
+    def learn(self, lesson: Lesson, part: Part, run: Run, main: Predictor, warm: bool) -> None:
+        """Train the linear part and choose its weights; in a warm start it keeps those that it has."""
+        linear = self.linear
+        if warm:
+            linear.learn_more(part, run)
+            return
         linear.learn(part, run, None if linear.takes_all_points(part) else self.candidates(main, part))
-        if self.unseen is not None:
-            judged = Judged.of(self.unseen, linear.predictor(), part, lesson.propensity)
-            self.knots.copy_(torch.from_numpy(chosen_weights(judged, self.settings.tail)))
-            run.note(f"weights of linear beside {self.settings.main}: {self.weights_in_words()}")
-            self.unseen = self.reranked(main, part)
-        if lesson.whole is not None and lesson.validation is not None:
-            linear.add(part, labelled(lesson.validation), run)
-
-    def learn_more(self, lesson: Lesson, run: Run, main: Predictor) -> None:
-        """Let the linear part learn from more points, with the weights that it has."""
-        part = labelled(lesson.train)
-        self.linear.learn_more(part, run)
-        if self.unseen is not None:
-            self.unseen = self.reranked(main, part)
+        if self.unseen is None:
+            self.knots.fill_(START)
+            return
+        judged = Judged.of(self.unseen, linear.predictor(), part, lesson.propensity)
+        self.knots.copy_(torch.from_numpy(chosen_weights(judged, self.settings.tail)))
+        run.note(f"weights of linear beside {self.settings.main}: {self.weights_in_words()}")
 
     def reranked(self, main: Predictor, part: Part) -> HeldOut:
         """Return held-out points as both parts rank them.  part: the points that the linear part has learned from."""
@@ -373,8 +405,9 @@ class Blend(Model):
 
     def joint(self, main: Predictor, counts: NDArray[np.int64]) -> BlendPredictor:
         """Return both parts with the weights of labels that have so many training points."""
-        weights = interpolation(counts) @ self.knots.double().cpu().numpy()
-        return BlendPredictor(main, self.linear.predictor(), weights.astype(np.float32))
+        knots = self.knots.double().cpu().numpy()
+        weights = (interpolation(counts) @ knots).astype(np.float32)
+        return BlendPredictor(main, self.linear.predictor(), weights, slope_of(float(knots.max())))
 
     def learners(self) -> Sequence[Learner]:
         """Return the learners of the main part."""
@@ -388,7 +421,7 @@ class Blend(Model):
         """Return the scores of the main part: the linear part knows nothing of such labels."""
         assert isinstance(predictor, BlendPredictor)
         scores = self.main.text_scores(predictor.main, X, Z).cpu().numpy()
-        return torch.from_numpy(squeezed(bounded(log_odds(scores))).astype(np.float32))
+        return torch.from_numpy(squeezed(predictor.slope * bounded(log_odds(scores))).astype(np.float32))
 
     # --- New labels and words -----------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ papers in docs/papers/linear.md; the solvers are in linear_solvers.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
@@ -142,17 +142,22 @@ class Linear(Model):
     # --- Learning -----------------------------------------------------------------------------------------------------
 
     def fit(self, lesson: Lesson, run: Run) -> Outcome:
-        """Solve all labels; those of held-out points are solved once more, with them."""
+        """Solve all labels; those of held-out points are solved once more, with them.
+
+        After Ctrl-C the weights of the last round are kept; there must be one.
+        """
         start, warm, part = time.perf_counter(), bool(self.counts.any()), labelled(lesson.train)
         self.count(labelled(lesson.whole or lesson.train))
-        if warm:
-            self.learn_more(part, run)
-        else:
-            self.learn(part, run)
+        stopped = interrupted(lambda: self.learn_more(part, run) if warm else self.learn(part, run))
+        if stopped and not len(self.values):
+            raise KeyboardInterrupt
         self.unseen = None if lesson.validation is None else rank_held_out(self.predictor(), lesson.validation)
-        if lesson.whole is not None and lesson.validation is not None and not warm:
-            self.add(part, labelled(lesson.validation), run)
-        return Outcome(None, -1, self.settings.rounds, time.perf_counter() - start)
+        if not (stopped or warm or lesson.whole is None or lesson.validation is None):
+            more = labelled(lesson.validation)
+            stopped = interrupted(lambda: self.add(part, more, run))
+        against = "all points" if self.takes_all_points(part) else "mined negatives"
+        run.note(f"{len(self.values):,} weights of {self.label_count:,} labels, solved against {against}")
+        return Outcome(None, -1, self.settings.rounds, time.perf_counter() - start, stopped)
 
     def count(self, part: Part) -> None:
         """Count the training points of each label."""
@@ -194,6 +199,8 @@ class Linear(Model):
     def learn_more(self, part: Part, run: Run) -> None:
         """Learn from more points without the earlier ones: their labels move as little as these points allow."""
         labels = np.unique(part.Y.indices)
+        if not len(labels):
+            return
         old = self.held()
         centre = Weights(csr_array(old.W[labels]), old.bias[labels])
         state = run.stage("linear-more", lambda: kept(self.solved_at_once(chosen_labels(part, labels), run, centre)))
@@ -309,6 +316,15 @@ class Ticker:
         rate, left = share * self.points / max(took, 1e-9), took * (1 - share) / max(share, 1e-9)
         self.run.progress.update(Moment(self.stage, min(self.number, self.rounds - 1), self.rounds, done, self.labels,
                                         rate, left, {}))  # fmt: skip
+
+
+def interrupted(work: Callable[[], None]) -> bool:
+    """Do some work; return whether Ctrl-C ended it."""
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    return False
 
 
 def kept(weights: Weights) -> State:
