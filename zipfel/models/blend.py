@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -47,7 +48,7 @@ START = 1.0  # w before held-out points are seen, and with too few of them
 
 @dataclass(frozen=True)
 class BlendSettings(Settings):
-    """Settings of a blend."""
+    """Settings of a blend: a main model and linear classifiers, joined by weights that held-out points choose."""
 
     main: str = setting("decaf", "the model beside the linear classifiers")
     main_preset: str = setting("default", "its preset")
@@ -60,12 +61,27 @@ class BlendSettings(Settings):
         """Check that the parts exist and take their settings."""
         if self.main in ("blend", "linear"):
             raise ConfigError(f"main must be another model than blend and linear; found {self.main}")
+        with errors_of("main"):
+            model_class(self.main)
+        with errors_of("main_preset"):
+            settings_of(self.main, self.main_preset)
         self.parts()
 
     def parts(self) -> tuple[Any, Any]:
         """Return the settings of both parts."""
-        linear = {"rounds": 2, **self.linear_settings}  # the main part's candidates save a round
-        return settings_of(self.main, self.main_preset, self.main_settings), settings_of("linear", changes=linear)
+        with errors_of("main_settings"):
+            main = settings_of(self.main, self.main_preset, self.main_settings)
+        with errors_of("linear_settings"):  # the main part's candidates save a round
+            return main, settings_of("linear", changes={"rounds": 2, **self.linear_settings})
+
+
+@contextmanager
+def errors_of(name: str) -> Iterator[None]:
+    """Name the setting of the blend in errors about those of its parts."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 PRESETS: dict[str, BlendSettings] = {
@@ -196,11 +212,11 @@ def squeezed(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def slope_of(highest: float) -> float:
-    """Return the factor of joint scores, by the highest w: that of a sure label with margin 1 becomes SURE.
+    """Return the factor of joint scores, by the highest w: that of a sure label with margin 3 becomes SURE.
 
     Without it, large weights would push the best labels so close to 1 that float32 does not tell them apart.
     """
-    return SURE / (SURE + 2 * highest)
+    return SURE / (SURE + 4 * highest)
 
 
 # --- Weights ----------------------------------------------------------------------------------------------------------
@@ -268,42 +284,49 @@ def chosen_weights(judged: Judged, tail: float) -> NDArray[np.float64]:
 
 
 def learned_weights(judged: Judged, tail: float) -> NDArray[np.float64]:
-    """Return w at the knots, learned from scores s = a · main + w(n) · linear, as w / a.
-
-    Each label should outscore the wrong ones: the loss is
-
-        − Σ_i Σ_{l ∈ Y_i} u_l / min(|Y_i|, 5) · ln(e^{s_l} / (e^{s_l} + Σ_{j ∉ Y_i} e^{s_j})),
-
-    with u_l = 1 − tail + tail / p_l (p: propensity; 1 / p scaled to a mean of 1).
-    """
-    pairs, points = judged.pairs, judged.Y.shape[0]
+    """Return w at the knots, learned from scores s = a · main + w(n) · linear by `ranking_loss`, as w / a."""
     if not judged.right.any():
         return np.full(len(KNOTS), START)
-    main, rows = torch.from_numpy(pairs.main), torch.from_numpy(pairs.rows)
-    basis = torch.from_numpy(interpolation(judged.counts)[pairs.labels] * pairs.linear[:, None])  # [P, KNOTS]
-    right = torch.from_numpy(judged.right)
-    inverse = judged.inverse[pairs.labels]
-    own = (1 - tail) + tail * inverse / inverse[judged.right].mean()
-    sizes = np.clip(np.diff(judged.Y.indptr), 1, 5)[pairs.rows]
-    shares = torch.from_numpy(own / sizes)[right] / max(int((np.diff(judged.Y.indptr) > 0).sum()), 1)
+    loss = ranking_loss(judged, tail)
     theta = torch.tensor([0.0] + [_softplus_inverse(START)] * len(KNOTS), dtype=torch.float64, requires_grad=True)
     start = theta.detach().clone()
     optimiser = torch.optim.LBFGS([theta], max_iter=100, line_search_fn="strong_wolfe")
 
-    def loss() -> Tensor:
+    def step() -> Tensor:
         optimiser.zero_grad()
-        scores = theta[0].exp() * main + basis @ nn.functional.softplus(theta[1:])
+        total = loss(theta[0].exp(), nn.functional.softplus(theta[1:])) + HELD * (theta - start).square().sum()
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
+
+    optimiser.step(step)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        return np.asarray((nn.functional.softplus(theta[1:]) / theta[0].exp()).numpy())
+
+
+def ranking_loss(judged: Judged, tail: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss of a and the knots of w: each label of a point should outscore the wrong ones.
+
+        − Σ_i Σ_{l ∈ Y_i} u_l / min(|Y_i|, 5) · ln(e^{s_l} / (e^{s_l} + Σ_{j ∉ Y_i} e^{s_j})),
+
+    on average over points with labels, with u_l = 1 − tail + tail / p_l (p: propensity; 1 / p scaled to a mean of 1).
+    """
+    pairs, points = judged.pairs, judged.Y.shape[0]
+    main, rows = torch.from_numpy(pairs.main), torch.from_numpy(pairs.rows)
+    basis = torch.from_numpy(interpolation(judged.counts)[pairs.labels] * pairs.linear[:, None])  # [P, KNOTS]
+    right = torch.from_numpy(judged.right)
+    inverse, sizes = judged.inverse[pairs.labels], np.diff(judged.Y.indptr)
+    own = (1 - tail) + tail * inverse / inverse[judged.right].mean()
+    shares = torch.from_numpy(own / np.clip(sizes, 1, 5)[pairs.rows])[right] / max(int((sizes > 0).sum()), 1)
+
+    def loss(a: Tensor, knots: Tensor) -> Tensor:
+        scores = a * main + basis @ knots
         highest = scores.new_full((points,), -torch.inf).scatter_reduce(0, rows, scores.detach(), "amax")
         scores = scores - highest[rows]
         wrong = scores.new_zeros(points).index_add(0, rows[~right], scores[~right].exp())
         all_of = wrong[rows[right]] + scores[right].exp()
-        total = (shares * (all_of.log() - scores[right])).sum() + HELD * (theta - start).square().sum()
-        total.backward()  # type: ignore[no-untyped-call]
-        return total
+        return (shares * (all_of.log() - scores[right])).sum()
 
-    optimiser.step(loss)  # type: ignore[no-untyped-call]
-    with torch.no_grad():
-        return np.asarray((nn.functional.softplus(theta[1:]) / theta[0].exp()).numpy())
+    return loss
 
 
 def _softplus_inverse(value: float) -> float:

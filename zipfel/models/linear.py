@@ -47,15 +47,15 @@ CELLS = 1 << 24  # scores that prediction holds at once
 
 @dataclass(frozen=True)
 class LinearSettings(Settings):
-    """Settings of linear classifiers."""
+    """Settings of linear classifiers: sparse weights on the features, one classifier for each label."""
 
-    C: float = setting(1.0, "weight of the losses against the length of w", above=0)
+    C: float = setting(1.0, "weight of the loss; smaller values regularise more", above=0)
     loss: Loss = setting("squared_hinge", "loss of a point: squared_hinge, logistic")
     negatives: Literal["auto", "all", "mined"] = setting(
-        "auto", "points against a label; auto: all, but mined on a CPU where they are many"
+        "auto", "points that a label is solved against: all, mined ones, or auto: mined on a CPU if data is large"
     )
-    rounds: int = setting(3, "times that labels are solved, each against more mined negatives", at_least=1)
-    mined: int = setting(50, "labels that a round adds to those that a point is a negative of", at_least=1)
+    rounds: int = setting(3, "how often labels are solved, each time against more mined negatives", at_least=1)
+    mined: int = setting(50, "labels, best ranked first, that each point becomes a negative of in a round", at_least=1)
     min_weight: float = setting(0.05, "smaller weights are dropped", at_least=0)
 
 
