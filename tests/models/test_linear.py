@@ -397,6 +397,36 @@ def test_learning_more_keeps_other_labels_bit_for_bit(part):
     assert (learned.counts - counts).tolist() == np.bincount(later.Y.indices, minlength=len(counts)).tolist()
 
 
+def test_learning_more_holds_on_to_the_old_weights(part):
+    """Points of a label that come later move it only as far as they must."""
+    first, later = taken(part, range(150)), taken(part, range(150, 156))
+    learned = fitted(first)
+    old = learned.held().W.toarray()
+    learned.fit(Lesson(later), Run())
+    moved = np.unique(later.Y.indices)
+    new, alone = learned.held().W.toarray()[moved], fitted(later).held().W.toarray()[moved]
+    assert np.linalg.norm(new - old[moved]) < 0.5 * np.linalg.norm(alone - old[moved])
+
+
+def test_each_round_adds_the_labels_that_the_last_one_ranks_highest(part, monkeypatch):
+    listed: list[csr_array] = []
+    learned, plain = model(part, negatives="mined", rounds=3, mined=2), Linear.solved
+    weights: list[Weights] = []
+
+    def solved(self: Linear, part: Part, negatives: csr_array, run: Run, number: int) -> Weights:
+        listed.append(negatives)
+        weights.append(self.held())
+        return plain(self, part, negatives, run, number)
+
+    monkeypatch.setattr(Linear, "solved", solved)
+    learned.fit(Lesson(part), Run())
+    assert sets(listed[0]) == sets(nearest_centroids(part.X, part.Y, 2, Run().numbers("linear")))
+    for number in (1, 2):
+        harder = sets(hardest(part.X, weights[number], 2))
+        together = [before | more for before, more in zip(sets(listed[number - 1]), harder, strict=True)]
+        assert sets(listed[number]) == together
+
+
 def test_learning_more_from_points_without_labels_changes_nothing(part):
     learned = fitted(part)
     before = {name: value.clone() for name, value in learned.state_dict().items()}
