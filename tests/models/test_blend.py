@@ -296,6 +296,23 @@ def test_weights_are_learned_from_half_of_the_points_to_be_judged_on_the_other(m
     assert all(len(own) == 100 for own in rest)
 
 
+def test_weights_that_fit_only_their_own_points_are_not_taken(monkeypatch):
+    """The main part knows one half, the linear part the other; each half has weights that suit it alone."""
+    knows_main, knows_linear = planted(3.0, -1.0), planted(-1.0, 3.0)
+    odd = knows_main.pairs.rows % 2 == 1
+    mixed = Pairs(knows_main.pairs.rows, knows_main.pairs.labels,
+                  np.where(odd, knows_linear.pairs.main, knows_main.pairs.main),
+                  np.where(odd, knows_linear.pairs.linear, knows_main.pairs.linear))  # fmt: skip
+
+    def memorised(own: Judged, tail: float) -> Any:
+        sides = set((own.pairs.rows % 2).tolist())
+        return np.full(3, 7.0 if len(sides) == 2 else blend.ALONE * sides.pop())
+
+    monkeypatch.setattr(blend, "learned_weights", memorised)
+    chosen = chosen_weights(dataclasses.replace(knows_main, pairs=mixed), 0.5)
+    assert chosen.tolist() in ([0.0] * 3, [blend.ALONE] * 3)
+
+
 def test_labels_without_training_points_do_not_count(data):
     part = data.train
     gone = int(np.argmax(data.label_counts))

@@ -487,6 +487,19 @@ def test_all_points_are_taken_where_they_are_few(part, monkeypatch):
     assert model(part, negatives="all").takes_all_points(part)
 
 
+def test_a_plan_expects_about_as_many_weights_as_training_leaves():
+    counted = make(Synthetic(points=1500, labels=150, noise=0.3, seed=1))
+    part = Tfidf.fit(counted.train.X).apply(counted).train
+    few = taken(part, range(150))
+    full, rehearsed = len(fitted(part).values), fitted(few)
+    X = part.X[:20]
+    assert len(rehearsed.values) < 0.5 * full
+    assert rehearsed.complete(Lesson(part), few) > 0
+    assert 0.7 * full < len(rehearsed.values) < 1.5 * full
+    assert rehearsed.predictor().rank(X, 3).ids.shape == (20, 3)
+    assert fitted(few).complete(Lesson(few), few) == 0  # nothing is missing
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -500,8 +500,8 @@ class Blend(Model):
         self.main.rehearse(share)
 
     def complete(self, lesson: Lesson, rehearsed: Part) -> float:
-        """Grow the main part to the size that training will leave."""
-        return self.main.complete(lesson, rehearsed)
+        """Grow both parts to the size that training will leave."""
+        return self.main.complete(lesson, rehearsed) + self.linear.complete(lesson, rehearsed)
 
 
 def _part(tensors: Tensors, prefix: str) -> Tensors:
