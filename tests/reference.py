@@ -449,3 +449,74 @@ def averaged(rankings, k):
         means = {label: total / len(rankings) for label, total in sums.items()}
         rows.append(sorted(means.items(), key=lambda pair: (-pair[1], pair[0]))[:k])
     return rows
+
+
+# --- Linear classifiers and their blend with another model ------------------------------------------------------------
+
+
+def linear_objective(w, b, rows, sides, C, loss, counts=None, centre=None):
+    """½ ‖(w, b) − centre‖² + C Σ_i c_i loss(y_i (w · x_i + b)); c_i is 1 unless given."""
+    held = [0.0] * (len(w) + 1) if centre is None else centre
+    total = sum((value - was) ** 2 for value, was in zip([*w, b], held, strict=True)) / 2
+    for i, (row, side) in enumerate(zip(rows, sides, strict=True)):
+        margin = side * (dot(w, row) + b)
+        lost = max(0.0, 1 - margin) ** 2 if loss == "squared_hinge" else math.log1p(math.exp(-margin))
+        total += C * (1 if counts is None else counts[i]) * lost
+    return total
+
+
+def highest(scores, count):
+    """The labels with the highest scores of a point, as a set."""
+    return set(sorted(range(len(scores)), key=lambda label: -scores[label])[:count])
+
+
+def sign(point, label, truth, negatives, excluded):
+    """1 for a label of a point, −1 for a negative, 0 for others and for excluded pairs."""
+    if label in excluded[point]:
+        return 0
+    if label in truth[point]:
+        return 1
+    return -1 if label in negatives[point] else 0
+
+
+def knot_weight(count, knots, values):
+    """w of a label with `count` points: between knots linear in ln n, beyond them constant."""
+    if count <= knots[0]:
+        return values[0]
+    for (low, at_low), (high, at_high) in itertools.pairwise(zip(knots, values, strict=True)):
+        if count <= high:
+            share = (math.log(count) - math.log(low)) / (math.log(high) - math.log(low))
+            return (1 - share) * at_low + share * at_high
+    return values[-1]
+
+
+def blended_candidates(main, linear, sure, slope):
+    """(label, bounded log-odds of the main part, margin + 1 of the linear part) of a point's candidates, by label.
+
+    main, linear: scores in [0, 1] by label. A part that does not list a label gives it the lowest of its own.
+    """
+    candidates = []
+    for label in sorted(set(main) | set(linear)):
+        p, q = main.get(label, min(main.values())), linear.get(label, min(linear.values()))
+        margin = math.log(q / (1 - q)) / slope
+        candidates.append((label, sure * math.tanh(math.log(p / (1 - p)) / sure), max(margin + 1, 0.0)))
+    return candidates
+
+
+def blend_loss(points, a, weights, tail, inverse, truth):
+    """− Σ_i Σ_{l ∈ Y_i} u_l / min(|Y_i|, 5) ln(e^{s_l} / (e^{s_l} + Σ_{j ∉ Y_i} e^{s_j})), a mean over labelled points.
+
+    points: candidates (label, main, linear) of each point.  weights: w of each label.  u_l = 1 − tail + tail / p_l,
+    with 1 / p_l divided by its mean over the right candidates.
+    """
+    right = [label for listed, own in zip(points, truth, strict=True) for label, _, _ in listed if label in own]
+    mean = sum(inverse[label] for label in right) / len(right)
+    total = 0.0
+    for listed, own in zip(points, truth, strict=True):
+        scores = {label: a * main + weights[label] * linear for label, main, linear in listed}
+        wrong = sum(math.exp(score) for label, score in scores.items() if label not in own)
+        for label in own & set(scores):
+            u = 1 - tail + tail * inverse[label] / mean
+            chance = math.exp(scores[label]) / (math.exp(scores[label]) + wrong)
+            total -= u / min(len(own), 5) * math.log(chance)
+    return total / sum(1 for own in truth if own)

@@ -17,8 +17,10 @@ from zipfel.data.synthetic import Synthetic, make
 from zipfel.errors import ConfigError, DataError
 from zipfel.explain import Reason
 from zipfel.index.exact import ExactIndex
-from zipfel.models.base import BUILT_IN
+from zipfel.models.base import BUILT_IN, Predictor
+from zipfel.models.blend import BlendPredictor
 from zipfel.models.learner import CosineClassifier, Ensemble, Learner, half_cosine
+from zipfel.models.linear import LinearPredictor
 from zipfel.models.mixed import MixedClassifier
 from zipfel.models.neighbours import Memory, Vote
 from zipfel.nn.encoders import Encoder
@@ -171,7 +173,16 @@ def tagger(request, data) -> Tagger:
 def raw(tagger: Tagger, text: str, label: int, empty: bool = False) -> float:
     """Return the score before it is squeezed into [0, 1]: of a text, or of no words, divided by the text's length."""
     row = tagger.features_.transform([text])
-    learner = tagger.predictor_.first
+    return raw_of(tagger.predictor_, row, label, empty)
+
+
+def raw_of(predictor: Predictor, row: csr_array, label: int, empty: bool) -> float:
+    if isinstance(predictor, LinearPredictor):
+        return float(predictor.margins(csr_array(row.shape, dtype=np.float32) if empty else row)[0, label])
+    if isinstance(predictor, BlendPredictor):
+        linear = raw_of(predictor.linear, row, label, empty)
+        return raw_of(predictor.main, row, label, empty) + float(predictor.weights[label]) * linear
+    learner = predictor.first
     score = learner.classifier.scorer(label, learner.encode(row), learner.index)
     with torch.no_grad():
         full = learner.encoder.unscaled(bags(row)).float()

@@ -30,7 +30,9 @@ from zipfel.errors import ConfigError
 from zipfel.fitting import lesson_of
 from zipfel.models import learner as learner_module
 from zipfel.models.base import BUILT_IN, Abilities, Learner, Model, Tensors, labelled, model_class, settings_of
-from zipfel.models.learner import OTHERS, Ensemble
+from zipfel.models.blend import SURE, BlendPredictor
+from zipfel.models.learner import OTHERS, Ensemble, Predictor
+from zipfel.models.linear import LinearPredictor
 from zipfel.plan import module_bytes, plan, weight_bytes
 from zipfel.tagger import Tagger
 from zipfel.tagging import Request
@@ -51,11 +53,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "decaf": {"dimension": 32, "epochs": 8, "min_steps": 1, "batch_size": 64, "learning_rate": 0.02, "dropout": 0.0},
 }  # fmt: skip
 BEAM: dict[str, Any] = {**SETTINGS["decaf"], "beam": 4, "module1_epochs": 4, "module1_learning_rate": 0.02}
+MINED: dict[str, Any] = {"negatives": "mined", "rounds": 2, "mined": 10}
 SETTINGS |= {
     "mnn, labels": {**SETTINGS["mnn"], "decoder": "labels"},
     "decaf, beam": {**BEAM, "shortlist": "beam"},
     "decaf, parabel": {**BEAM, "shortlist": "parabel"},
     "decaf, ensemble": {**SETTINGS["decaf"], "learners": 2, "epochs": 5},
+    "linear": {},
+    "linear, mined": MINED,
+    "blend": {"main": "decaf", "main_settings": {**SETTINGS["decaf"], "epochs": 5}},
+    "blend, glas": {"main": "glas", "main_settings": {**SETTINGS["glas"], "epochs": 5}},
+    "blend, mnn": {"main": "mnn", "main_settings": {**SETTINGS["mnn"], "epochs": 5}, "linear_settings": MINED},
 }
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -264,7 +272,10 @@ def test_an_interrupted_run_resumes_and_ends_with_the_same_weights(reader, case,
 
 def test_its_learners_make_up_its_predictor(tagger, data):
     learners, labels = tagger.model_.learners(), data.sizes.labels
-    assert isinstance(tagger.predictor_, Learner if len(learners) == 1 else Ensemble)
+    if not type(tagger.model_).has("predictor"):
+        assert isinstance(tagger.predictor_, Learner if len(learners) == 1 else Ensemble)
+    first = tagger.predictor_.first
+    assert isinstance(first, Learner) if learners else first is None
     for learner in learners:
         vectors, owners = learner.classifier.vectors, learner.classifier.point_labels
         assert learner.encode(data.test.X).shape == (len(data.test), vectors.shape[1])
@@ -501,8 +512,8 @@ def test_points_are_remembered_without_learning_or_refused(case, tagger, data, r
 
 
 def test_nearest_labels_are_those_of_label_vectors_or_refused(tagger, data, refused):
-    name, owners = tagger.classes_[0], tagger.predictor_.first.classifier.point_labels
-    if owners is not None:
+    name, own = tagger.classes_[0], type(tagger.model_).has("predictor")  # which may have other vectors
+    if not own and tagger.predictor_.first.classifier.point_labels is not None:
         refused(tagger, "has vectors of points, not of labels", lambda: tagger.nearest_labels(name))
         return
     near = tagger.nearest_labels(name, 3)
@@ -572,16 +583,29 @@ def raw_scores(learner: Learner, row: csr_array, label: int) -> tuple[float, flo
     return full, empty
 
 
+def score_gain(predictor: Predictor, row: csr_array, label: int) -> float:
+    """Return how much a label's score before it is squeezed is higher than that of a point without features."""
+    if isinstance(predictor, BlendPredictor):
+        main = score_gain(predictor.main, row, label)
+        votes = predictor.first.classifier.point_labels is not None
+        linear = float(predictor.weights[label]) * score_gain(predictor.linear, row, label)
+        return main * (2 * SURE if votes else 1) + linear
+    if isinstance(predictor, LinearPredictor):
+        return float(predictor.margins(row)[0, label] - predictor.bias[label])
+    learners = predictor.learners if isinstance(predictor, Ensemble) else [predictor]
+    return float(np.mean([np.subtract(*raw_scores(learner, row, label)) for learner in learners]))
+
+
 def test_explanations_sum_up_to_the_score_and_single_out_the_best_label(reader, words):
     texts = documents(words)[:20]
     for text, ids in zip(texts, reader.rank(texts, 20).ids, strict=True):
         row, full = reader.features_.transform([text]), []
         for label in ids[[0, 1, -1]].tolist():
-            raw = np.mean([raw_scores(learner, row, label) for learner in reader.model_.learners()], axis=0)
+            gain = score_gain(reader.predictor_, row, label)
             weights = [reason.weight for reason in reader.explain(text, reader.classes_[label])]
             assert len(weights) == row.nnz
-            assert sum(weights) == pytest.approx(raw[0] - raw[1], abs=0.03 * max(1, abs(raw[0] - raw[1])))
-            full.append(raw[0])
+            assert sum(weights) == pytest.approx(gain, abs=0.03 * max(1, abs(gain)))
+            full.append(gain)
         assert full[0] > full[-1]
 
 

@@ -491,3 +491,16 @@ def test_weights_of_numbers_come_from_train():
     assert made.train.X.toarray()[0, 0] < made.train.X.toarray()[0, 1]
     counts = Tfidf.fit(dataset.train.X, Z).idf
     np.testing.assert_allclose(counts, 1 + np.log(4 / np.array([3, 3])), rtol=1e-6)
+
+
+def test_pieces_of_words_are_features_and_have_places():
+    features = TextFeatures.fit(["acid base", "acidic"], settings=TextSettings(min_count=2, characters=4))
+    assert sorted(features.terms) == ["~<ac", "~<aci", "~aci", "~acid", "~cid"]
+    rows = features.count(["acids", "Acid acid", "ac"]).toarray()
+    assert rows.sum(axis=1).tolist() == [5, 10, 0]  # an unknown word is known by its pieces; a short one has none
+    places = {features.terms[term]: spans for term, spans in features.places("an acid").items()}
+    assert places["~<ac"] == [(3, 5)]
+    assert places["~cid"] == [(4, 7)]
+    assert places["~acid"] == [(3, 7)]
+    loaded = TextFeatures.of_json(features.as_json())
+    assert (loaded.transform(["acids"]) != features.transform(["acids"])).nnz == 0

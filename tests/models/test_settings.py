@@ -32,17 +32,24 @@ RENAMED = {
         "halve": "halve_learning_rate", "judged": "beam_chosen_on", "missed": "add_missed_labels",
         "start": "refinement_init", "tokens": "token_init", "lift": "boost_rare_labels",
     },
+    "linear": {},
+    "blend": {},
 }  # fmt: skip
 CONVERSIONS = {"keep": "1 - keep", "targets": "true for white, false for raw"}
 NAMES = [(model, old, new) for model, names in RENAMED.items() for old, new in names.items()]
 
 
 @pytest.mark.parametrize(("model", "preset"), PRESETS)
-def test_every_preset_refuses_a_negative_learning_rate(model, preset):
-    with pytest.raises(ConfigError, match=r"^learning_rate must be above 0; found -1\.0$"):
-        settings_of(model, preset, {"learning_rate": -1.0})
-    with pytest.raises(ConfigError, match=r"^learning_rate must be above 0; found -1\.0$"):
-        dataclasses.replace(model_class(model).presets[preset], learning_rate=-1.0)
+def test_every_preset_refuses_a_setting_out_of_range(model, preset):
+    """A negative learning rate, or what a model without one has."""
+    name, wanted = {"linear": ("C", "above 0"), "blend": ("tail", "at least 0 and at most 1")}.get(
+        model, ("learning_rate", "above 0")
+    )
+    message = rf"^{name} must be {wanted}; found -1\.0$"
+    with pytest.raises(ConfigError, match=message):
+        settings_of(model, preset, {name: -1.0})
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(model_class(model).presets[preset], **{name: -1.0})
 
 
 @pytest.mark.parametrize(("model", "old", "new"), NAMES)

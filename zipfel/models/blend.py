@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -29,7 +30,7 @@ from zipfel.data.dataset import Part, Propensity
 from zipfel.errors import ConfigError
 from zipfel.models.base import Abilities, Cost, Lesson, Model, Tensors, model_class, settings_of
 from zipfel.models.learner import HeldOut, Learner, Predictor, labelled
-from zipfel.models.linear import SLOPE, Linear, LinearPredictor
+from zipfel.models.linear import SLOPE, Linear, LinearPredictor, interrupted
 from zipfel.training.run import Run, part_of, with_prefix
 from zipfel.training.trainer import Outcome
 from zipfel.types import Ranking, stored
@@ -40,13 +41,14 @@ NEGATIVES = 100  # labels of the main part against which the linear part learns
 SURE = 7.0  # bound of the main part's log-odds: a vote of all points, or of none, is no certainty
 FEWEST = 50  # held-out points with labels; fewer decide nothing
 HELD = 1e-3  # how strongly the weights are held to their start
+BEHIND = 0.01  # distance of the scores of candidates from those of labels behind them
 ALONE = 1e3  # w with which the linear part ranks alone
 START = 1.0  # w before held-out points are seen, and with too few of them
 
 
 @dataclass(frozen=True)
 class BlendSettings(Settings):
-    """Settings of a blend."""
+    """Settings of a blend: a main model and linear classifiers, joined by weights that held-out points choose."""
 
     main: str = setting("decaf", "the model beside the linear classifiers")
     main_preset: str = setting("default", "its preset")
@@ -59,12 +61,27 @@ class BlendSettings(Settings):
         """Check that the parts exist and take their settings."""
         if self.main in ("blend", "linear"):
             raise ConfigError(f"main must be another model than blend and linear; found {self.main}")
+        with errors_of("main"):
+            model_class(self.main)
+        with errors_of("main_preset"):
+            settings_of(self.main, self.main_preset)
         self.parts()
 
     def parts(self) -> tuple[Any, Any]:
         """Return the settings of both parts."""
-        linear = {"rounds": 2, **self.linear_settings}  # the main part's candidates save a round
-        return settings_of(self.main, self.main_preset, self.main_settings), settings_of("linear", changes=linear)
+        with errors_of("main_settings"):
+            main = settings_of(self.main, self.main_preset, self.main_settings)
+        with errors_of("linear_settings"):  # the main part's candidates save a round
+            return main, settings_of("linear", changes={"rounds": 2, **self.linear_settings})
+
+
+@contextmanager
+def errors_of(name: str) -> Iterator[None]:
+    """Name the setting of the blend in errors about those of its parts."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 PRESETS: dict[str, BlendSettings] = {
@@ -80,6 +97,7 @@ class BlendPredictor:
     main: Predictor
     linear: LinearPredictor
     weights: NDArray[np.float32]  # w of each label, [L]
+    slope: float  # a score is σ(slope · s)
 
     @property
     def first(self) -> Learner | None:
@@ -92,10 +110,17 @@ class BlendPredictor:
         return self.reranked(self.main.rank(X, depth, filtered), X, k, filtered)
 
     def reranked(self, main: Ranking, X: csr_array, k: int, filtered: csr_array | None) -> Ranking:
-        """Rank the labels of a ranking by the main part and the best ones of the linear part, [points, k]."""
-        pairs = joined(main, self.linear.rank(X, min(max(DEPTH, k), len(self.weights)), filtered))
+        """Rank the candidates of both parts, and behind them the other labels of the main part's ranking [points, k].
+
+        So a shorter ranking is the beginning of a longer one.
+        """
+        pairs = joined(main.top(DEPTH), self.linear.rank(X, min(DEPTH, len(self.weights)), filtered))
         scores = pairs.main + self.weights[pairs.labels] * pairs.linear
-        return Ranking.of_pairs(pairs.rows, pairs.labels, squeezed(scores), X.shape[0], k)
+        rows, labels = pairs.rows, pairs.labels
+        if main.k > DEPTH:
+            more = _others(main, pairs, scores)
+            rows, labels, scores = (np.concatenate(both) for both in zip((rows, labels, scores), more, strict=True))
+        return Ranking.of_pairs(rows, labels, squeezed(self.slope * scores), X.shape[0], k)
 
     def recall(self, X: csr_array, k: int) -> float | None:
         """Return the share of the exact shortlist that the main part's index finds; None if it is exact."""
@@ -103,8 +128,9 @@ class BlendPredictor:
 
     def explained(self, row: csr_array, label: int) -> NDArray[np.float64]:
         """Return the contribution of each stored feature of a point [1, F] to a label's score: the sum of the parts."""
-        own = float(self.weights[label]) * self.linear.explained(row, label)
-        return np.asarray(self.main.explained(row, label) + own)
+        votes = self.main.first is not None and self.main.first.classifier.point_labels is not None
+        main = self.main.explained(row, label) * (2 * SURE if votes else 1)  # all votes: from −SURE to SURE
+        return np.asarray(main + float(self.weights[label]) * self.linear.explained(row, label))
 
     def cosines(self, label: int) -> Tensor | None:
         """Return the cosine of a label with each label, [L], by the main part, or else by the linear part."""
@@ -151,6 +177,24 @@ def _looked_up(
     return np.where(entries[nearest] == keys, scores[nearest], lowest[keys // width])
 
 
+def _others(
+    main: Ranking, pairs: Pairs, scores: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return the labels of a ranking beyond DEPTH that are no candidates, with scores below those of candidates.
+
+    They keep the order of the ranking.
+    """
+    lowest = np.full(len(main), np.inf)
+    np.minimum.at(lowest, pairs.rows, scores)
+    odds = bounded(log_odds(main.scores))  # [points, k], falling
+    rows, ranks = np.nonzero(main.ids[:, DEPTH:] >= 0)
+    ranks += DEPTH
+    width = int(max(main.ids.max(initial=0), pairs.labels.max(initial=0))) + 1
+    new = ~np.isin(rows * width + main.ids[rows, ranks], pairs.rows * width + pairs.labels)
+    rows, ranks = rows[new], ranks[new]
+    return rows, main.ids[rows, ranks], lowest[rows] - BEHIND + odds[rows, ranks] - odds[rows, DEPTH - 1]
+
+
 def log_odds(scores: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return ln(p / (1 − p)) of scores in [0, 1]."""
     p = np.clip(scores.astype(np.float64), 1e-9, 1 - 6e-8)  # float32 has no more digits below 1
@@ -165,6 +209,14 @@ def bounded(odds: NDArray[np.float64]) -> NDArray[np.float64]:
 def squeezed(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return σ(score)."""
     return np.asarray(1 / (1 + np.exp(-scores)))
+
+
+def slope_of(highest: float) -> float:
+    """Return the factor of joint scores, by the highest w: that of a sure label with margin 3 becomes SURE.
+
+    Without it, large weights would push the best labels so close to 1 that float32 does not tell them apart.
+    """
+    return SURE / (SURE + 4 * highest)
 
 
 # --- Weights ----------------------------------------------------------------------------------------------------------
@@ -232,42 +284,49 @@ def chosen_weights(judged: Judged, tail: float) -> NDArray[np.float64]:
 
 
 def learned_weights(judged: Judged, tail: float) -> NDArray[np.float64]:
-    """Return w at the knots, learned from scores s = a · main + w(n) · linear, as w / a.
-
-    Each label should outscore the wrong ones: the loss is
-
-        − Σ_i Σ_{l ∈ Y_i} u_l / min(|Y_i|, 5) · ln(e^{s_l} / (e^{s_l} + Σ_{j ∉ Y_i} e^{s_j})),
-
-    with u_l = 1 − tail + tail / p_l (p: propensity; 1 / p scaled to a mean of 1).
-    """
-    pairs, points = judged.pairs, judged.Y.shape[0]
+    """Return w at the knots, learned from scores s = a · main + w(n) · linear by `ranking_loss`, as w / a."""
     if not judged.right.any():
         return np.full(len(KNOTS), START)
-    main, rows = torch.from_numpy(pairs.main), torch.from_numpy(pairs.rows)
-    basis = torch.from_numpy(interpolation(judged.counts)[pairs.labels] * pairs.linear[:, None])  # [P, KNOTS]
-    right = torch.from_numpy(judged.right)
-    inverse = judged.inverse[pairs.labels]
-    own = (1 - tail) + tail * inverse / inverse[judged.right].mean()
-    sizes = np.clip(np.diff(judged.Y.indptr), 1, 5)[pairs.rows]
-    shares = torch.from_numpy(own / sizes)[right] / max(int((np.diff(judged.Y.indptr) > 0).sum()), 1)
+    loss = ranking_loss(judged, tail)
     theta = torch.tensor([0.0] + [_softplus_inverse(START)] * len(KNOTS), dtype=torch.float64, requires_grad=True)
     start = theta.detach().clone()
     optimiser = torch.optim.LBFGS([theta], max_iter=100, line_search_fn="strong_wolfe")
 
-    def loss() -> Tensor:
+    def step() -> Tensor:
         optimiser.zero_grad()
-        scores = theta[0].exp() * main + basis @ nn.functional.softplus(theta[1:])
+        total = loss(theta[0].exp(), nn.functional.softplus(theta[1:])) + HELD * (theta - start).square().sum()
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
+
+    optimiser.step(step)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        return np.asarray((nn.functional.softplus(theta[1:]) / theta[0].exp()).numpy())
+
+
+def ranking_loss(judged: Judged, tail: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss of a and the knots of w: each label of a point should outscore the wrong ones.
+
+        − Σ_i Σ_{l ∈ Y_i} u_l / min(|Y_i|, 5) · ln(e^{s_l} / (e^{s_l} + Σ_{j ∉ Y_i} e^{s_j})),
+
+    on average over points with labels, with u_l = 1 − tail + tail / p_l (p: propensity; 1 / p scaled to a mean of 1).
+    """
+    pairs, points = judged.pairs, judged.Y.shape[0]
+    main, rows = torch.from_numpy(pairs.main), torch.from_numpy(pairs.rows)
+    basis = torch.from_numpy(interpolation(judged.counts)[pairs.labels] * pairs.linear[:, None])  # [P, KNOTS]
+    right = torch.from_numpy(judged.right)
+    inverse, sizes = judged.inverse[pairs.labels], np.diff(judged.Y.indptr)
+    own = (1 - tail) + tail * inverse / inverse[judged.right].mean()
+    shares = torch.from_numpy(own / np.clip(sizes, 1, 5)[pairs.rows])[right] / max(int((sizes > 0).sum()), 1)
+
+    def loss(a: Tensor, knots: Tensor) -> Tensor:
+        scores = a * main + basis @ knots
         highest = scores.new_full((points,), -torch.inf).scatter_reduce(0, rows, scores.detach(), "amax")
         scores = scores - highest[rows]
         wrong = scores.new_zeros(points).index_add(0, rows[~right], scores[~right].exp())
         all_of = wrong[rows[right]] + scores[right].exp()
-        total = (shares * (all_of.log() - scores[right])).sum() + HELD * (theta - start).square().sum()
-        total.backward()  # type: ignore[no-untyped-call]
-        return total
+        return (shares * (all_of.log() - scores[right])).sum()
 
-    optimiser.step(loss)  # type: ignore[no-untyped-call]
-    with torch.no_grad():
-        return np.asarray((nn.functional.softplus(theta[1:]) / theta[0].exp()).numpy())
+    return loss
 
 
 def _softplus_inverse(value: float) -> float:
@@ -304,48 +363,45 @@ class Blend(Model):
         """Return what the main part can do, and the linear part does not prevent."""
         main, _ = settings.parts()
         own = model_class(settings.main).abilities(main)
-        return dataclasses.replace(own, remembers_points=False, weights_points=False)
+        return dataclasses.replace(own, remembers_points=False, weights_points=False, takes_shortlist=False)
 
     # --- Learning -----------------------------------------------------------------------------------------------------
 
     def fit(self, lesson: Lesson, run: Run) -> Outcome:
         """Fit both parts, choose the weights on held-out points, and let the linear part learn from these too.
 
-        After Ctrl-C the main part ranks alone.
+        After Ctrl-C before the weights are chosen, the main part ranks alone.
         """
         warm, start = bool(self.counts.any()), time.perf_counter()
-        outcome = self.main.fit(lesson, run)
+        outcome, part = self.main.fit(lesson, run), labelled(lesson.train)
         main = self.main.predictor()
         self.unseen = None if lesson.validation is None else self.main.ranked_held_out(main, lesson.validation)
         self.linear.count(labelled(lesson.whole or lesson.train))
-        try:
-            if not outcome.interrupted:
-                (self.learn_more if warm else self.learn)(lesson, run, main)
-        except KeyboardInterrupt:
-            outcome = dataclasses.replace(outcome, interrupted=True)
-        if outcome.interrupted and not warm:
+        if not warm:
             self.knots.zero_()
+        stopped = outcome.interrupted or interrupted(lambda: self.learn(lesson, part, run, main, warm))
+        if self.unseen is not None:
+            self.unseen = self.reranked(main, part)
+        if not (stopped or warm or lesson.whole is None or lesson.validation is None):
+            more = labelled(lesson.validation)
+            stopped = interrupted(lambda: self.linear.add(part, more, run))
         self.counts.copy_(self.linear.counts)
-        return dataclasses.replace(outcome, seconds=time.perf_counter() - start)
+        return dataclasses.replace(outcome, interrupted=stopped, seconds=time.perf_counter() - start)
 
-    def learn(self, lesson: Lesson, run: Run, main: Predictor) -> None:
-        """Train the linear part and choose its weights."""
-        part, linear = labelled(lesson.train), self.linear
-        linear.learn(part, run, None if linear.solves_at_once else self.candidates(main, part))
-        if self.unseen is not None:
-            judged = Judged.of(self.unseen, linear.predictor(), part, lesson.propensity)
-            self.knots.copy_(torch.from_numpy(chosen_weights(judged, self.settings.tail)))
-            run.note(f"weights of linear beside {self.settings.main}: {self.weights_in_words()}")
-            self.unseen = self.reranked(main, part)
-        if lesson.whole is not None and lesson.validation is not None:
-            linear.add(part, labelled(lesson.validation), run)
-
-    def learn_more(self, lesson: Lesson, run: Run, main: Predictor) -> None:
-        """Let the linear part learn from more points, with the weights that it has."""
-        part = labelled(lesson.train)
-        self.linear.learn_more(part, run)
-        if self.unseen is not None:
-            self.unseen = self.reranked(main, part)
+    def learn(self, lesson: Lesson, part: Part, run: Run, main: Predictor, warm: bool) -> None:
+        """Train the linear part and choose its weights; in a warm start it keeps those that it has."""
+        linear = self.linear
+        if warm:
+            linear.learn_more(part, run)
+            return
+        whole = linear.solves_at_once or linear.needs_no_mining(part)
+        linear.learn(part, run, None if whole else self.candidates(main, part))
+        if self.unseen is None:
+            self.knots.fill_(START)
+            return
+        judged = Judged.of(self.unseen, linear.predictor(), part, lesson.propensity)
+        self.knots.copy_(torch.from_numpy(chosen_weights(judged, self.settings.tail)))
+        run.note(f"weights of linear beside {self.settings.main}: {self.weights_in_words()}")
 
     def reranked(self, main: Predictor, part: Part) -> HeldOut:
         """Return held-out points as both parts rank them.  part: the points that the linear part has learned from."""
@@ -373,8 +429,9 @@ class Blend(Model):
 
     def joint(self, main: Predictor, counts: NDArray[np.int64]) -> BlendPredictor:
         """Return both parts with the weights of labels that have so many training points."""
-        weights = interpolation(counts) @ self.knots.double().cpu().numpy()
-        return BlendPredictor(main, self.linear.predictor(), weights.astype(np.float32))
+        knots = self.knots.double().cpu().numpy()
+        weights = (interpolation(counts) @ knots).astype(np.float32)
+        return BlendPredictor(main, self.linear.predictor(), weights, slope_of(float(knots.max())))
 
     def learners(self) -> Sequence[Learner]:
         """Return the learners of the main part."""
@@ -388,7 +445,7 @@ class Blend(Model):
         """Return the scores of the main part: the linear part knows nothing of such labels."""
         assert isinstance(predictor, BlendPredictor)
         scores = self.main.text_scores(predictor.main, X, Z).cpu().numpy()
-        return torch.from_numpy(squeezed(bounded(log_odds(scores))).astype(np.float32))
+        return torch.from_numpy(squeezed(predictor.slope * bounded(log_odds(scores))).astype(np.float32))
 
     # --- New labels and words -----------------------------------------------------------------------------------------
 
@@ -444,8 +501,8 @@ class Blend(Model):
         self.main.rehearse(share)
 
     def complete(self, lesson: Lesson, rehearsed: Part) -> float:
-        """Grow the main part to the size that training will leave."""
-        return self.main.complete(lesson, rehearsed)
+        """Grow both parts to the size that training will leave."""
+        return self.main.complete(lesson, rehearsed) + self.linear.complete(lesson, rehearsed)
 
 
 def _part(tensors: Tensors, prefix: str) -> Tensors:

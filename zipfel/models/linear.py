@@ -8,7 +8,7 @@ papers in docs/papers/linear.md; the solvers are in linear_solvers.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
@@ -43,19 +43,22 @@ from zipfel.types import Ranking, Shortlist
 SLOPE = 2.0  # a score is σ(SLOPE · (w · x + b)); calibration makes it a probability
 FEW_PAIRS = 2 * 10**7  # points × labels up to which no negatives are mined
 CELLS = 1 << 24  # scores that prediction holds at once
+COUNTED = 2000  # labels on which a plan counts features
 
 
 @dataclass(frozen=True)
 class LinearSettings(Settings):
-    """Settings of linear classifiers."""
+    """Settings of linear classifiers: sparse weights on the features, one classifier for each label."""
 
-    C: float = setting(1.0, "weight of the losses against the length of w", above=0, search=Span(0.1, 10, log=True))
+    C: float = setting(
+        1.0, "weight of the loss; smaller values regularise more", above=0, search=Span(0.1, 10, log=True)
+    )
     loss: Loss = setting("squared_hinge", "loss of a point: squared_hinge, logistic")
     negatives: Literal["auto", "all", "mined"] = setting(
-        "auto", "points against a label; auto: mined on a CPU, unless they are few"
+        "auto", "points that a label is solved against: all, mined ones, or auto: mined on a CPU if data is large"
     )
-    rounds: int = setting(3, "times that labels are solved, each against more mined negatives", at_least=1)
-    mined: int = setting(50, "labels that a round adds to those that a point is a negative of", at_least=1)
+    rounds: int = setting(3, "how often labels are solved, each time against more mined negatives", at_least=1)
+    mined: int = setting(50, "labels, best ranked first, that each point becomes a negative of in a round", at_least=1)
     min_weight: float = setting(0.01, "smaller weights are dropped", at_least=0)
 
 
@@ -142,17 +145,22 @@ class Linear(Model):
     # --- Learning -----------------------------------------------------------------------------------------------------
 
     def fit(self, lesson: Lesson, run: Run) -> Outcome:
-        """Solve all labels; those of held-out points are solved once more, with them."""
+        """Solve all labels; those of held-out points are solved once more, with them.
+
+        After Ctrl-C the weights of the last round are kept; there must be one.
+        """
         start, warm, part = time.perf_counter(), bool(self.counts.any()), labelled(lesson.train)
         self.count(labelled(lesson.whole or lesson.train))
-        if warm:
-            self.learn_more(part, run)
-        else:
-            self.learn(part, run)
+        stopped = interrupted(lambda: self.learn_more(part, run) if warm else self.learn(part, run))
+        if stopped and not len(self.values):
+            raise KeyboardInterrupt
         self.unseen = None if lesson.validation is None else rank_held_out(self.predictor(), lesson.validation)
-        if lesson.whole is not None and lesson.validation is not None and not warm:
-            self.add(part, labelled(lesson.validation), run)
-        return Outcome(None, -1, self.settings.rounds, time.perf_counter() - start)
+        if not (stopped or warm or lesson.whole is None or lesson.validation is None):
+            more = labelled(lesson.validation)
+            stopped = interrupted(lambda: self.add(part, more, run))
+        against = "all points" if self.solves_at_once or self.needs_no_mining(part) else "mined negatives"
+        run.note(f"{len(self.values):,} weights of {self.label_count:,} labels, solved against {against}")
+        return Outcome(None, -1, self.settings.rounds, time.perf_counter() - start, stopped)
 
     def count(self, part: Part) -> None:
         """Count the training points of each label."""
@@ -199,6 +207,8 @@ class Linear(Model):
     def learn_more(self, part: Part, run: Run) -> None:
         """Learn from more points without the earlier ones: their labels move as little as these points allow."""
         labels = np.unique(part.Y.indices)
+        if not len(labels):
+            return
         old = self.held()
         centre = Weights(csr_array(old.W[labels]), old.bias[labels])
         state = run.stage("linear-more", lambda: kept(self.solved_at_once(chosen_labels(part, labels), run, centre)))
@@ -260,6 +270,22 @@ class Linear(Model):
         self.features += count
         W = csr_array((old.W.data, old.W.indices, old.W.indptr), shape=(self.label_count, self.features))
         self.hold(Weights(W, old.bias))
+
+    # --- Plans --------------------------------------------------------------------------------------------------------
+
+    def complete(self, lesson: Lesson, rehearsed: Part) -> float:
+        """Hold about as many weights as training will leave: in proportion to the features that labels occur with."""
+        labels = np.unique(np.linspace(0, self.label_count - 1, COUNTED).astype(np.int64))
+        before, after = (features_met(part, labels) for part in (rehearsed, lesson.whole or lesson.train))
+        if after <= before or not len(self.values):
+            return 0.0
+        taken = np.arange(round(len(self.values) * after / max(before, 1))) % len(self.values)
+        taken.sort()  # some twice or more, but by feature as before
+        self.starts = torch.from_numpy(np.searchsorted(taken, self.starts.cpu().numpy())).to(self.starts)
+        self.labels, self.values = self.labels[taken], self.values[taken]
+        start = time.perf_counter()
+        self.predictor()
+        return time.perf_counter() - start
 
     # --- Weights as tensors, by feature -------------------------------------------------------------------------------
 
@@ -323,6 +349,21 @@ class Ticker:
 def everywhere(part: Part) -> csr_array:
     """Return each point as a negative of all labels, [N, L]."""
     return csr_array(np.ones(part.Y.shape, dtype=np.float32))
+
+
+def interrupted(work: Callable[[], None]) -> bool:
+    """Do some work; return whether Ctrl-C ended it."""
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def features_met(part: Part, labels: NDArray[np.int64]) -> int:
+    """Return how many (label, feature) pairs occur together in a point."""
+    assert part.X is not None
+    return int((csr_array(part.Y[:, labels].T) @ part.X).nnz)
 
 
 def kept(weights: Weights) -> State:
