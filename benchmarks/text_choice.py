@@ -1,13 +1,16 @@
 """Text features that the data chooses: n-grams, pieces of words, symbols, weights of fields, least counts.
 
-No setting is right for all data: pairs of words gain points on definitions and cost some on package descriptions. So
-`auto` tries a few, one after the other, with the linear model on a part of train. A change stays if held-out points
-gain by more than noise. Settings that the user names are not touched.
+    python -m benchmarks.text_choice DATA [DATA ...]
+
+No setting is right for all data: pairs of words gain points on definitions and cost some on package descriptions. So a
+few are tried, one after the other, with the linear model on a part of train. A change stays if held-out points gain by
+more than noise. Settings that the user names are not touched. It is meant for `auto`, which does not use it yet.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +22,11 @@ from scipy.sparse import csr_array
 
 from zipfel import config, metrics
 from zipfel.data.dataset import Dataset, Part
+from zipfel.data.formats import read
 from zipfel.data.splits import split_rows
 from zipfel.data.text import DEFAULT_FIELD_WEIGHTS, TextFeatures, TextSettings
 from zipfel.data.tokens import tokenize
+from zipfel.fitting import chosen_device
 from zipfel.models.base import Lesson, evenly_spaced, labelled, model_class, settings_of
 from zipfel.training.run import Run
 from zipfel.types import Ranking, stored
@@ -203,3 +208,16 @@ def _spoken(value: Any) -> str:
     return (
         ",".join(f"{name}:{item:g}" for name, item in value.items()) if isinstance(value, dict) else str(value).lower()
     )
+
+
+def main(paths: list[str]) -> None:
+    """Print the choice for each data set, and every change that was tried."""
+    for path in paths:
+        choice = chosen_text(read(path), None, Run(seed=0), chosen_device("auto"))
+        print(f"{path}: {choice}")
+        for trial in choice.trials:
+            print(f"  {trial}{', kept' if trial.kept else ''}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
