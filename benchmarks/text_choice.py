@@ -10,6 +10,7 @@ more than noise. Settings that the user names are not touched. It is meant for `
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ def _search(dataset: Dataset, given: dict[str, Any], run: Run, device: torch.dev
             continue  # another value was kept
         quality = judge.quality(text | changes)
         gains = quality - best
-        kept = float(gains.mean()) > SURE * float(gains.std()) / np.sqrt(len(gains))
+        kept = float(gains.mean()) > SURE * float(gains.std()) / math.sqrt(len(gains))
         trials.append(Trial(changes, 100 * float(gains.mean()), kept))
         if kept:
             text, best = text | changes, quality
