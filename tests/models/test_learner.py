@@ -282,9 +282,9 @@ def test_held_out_points_are_ranked_to_the_depth_of_calibration(monkeypatch):
             asked.append((X.shape[0], k, filtered))
             return super().rank(X, k, filtered)
 
-    ranking, truth = rank_held_out(Spy(), Part(Y, X=Y))
+    ranking, part = rank_held_out(Spy(), Part(Y, X=Y))
     assert asked == [(2, 6, None)]  # never deeper than there are labels
-    assert (truth != Y).nnz == 0
+    assert (part.Y != Y).nnz == 0
     assert np.array_equal(ranking.ids, Judged.ids)
     monkeypatch.setattr(learner, "DEPTH", 3)
     monkeypatch.setattr(learner, "MOST_POINTS", 1)
@@ -304,7 +304,7 @@ def test_held_out_points_without_a_known_feature_are_not_ranked(monkeypatch):
             asked.append((X.toarray().tolist(), filtered.toarray().argmax(axis=1).tolist()))
             return Ranking.empty(X.shape[0], k)
 
-    ranking, truth = rank_held_out(Spy(), Part(own, X=X, filtered=csr_array(np.roll(np.eye(4), 1, axis=1))))
+    ranking, part = rank_held_out(Spy(), Part(own, X=X, filtered=csr_array(np.roll(np.eye(4), 1, axis=1))))
     assert asked == [([[1, 0], [0, 2]], [2, 0])]
-    assert truth.toarray().argmax(axis=1).tolist() == [1, 3]
+    assert part.Y.toarray().argmax(axis=1).tolist() == [1, 3]
     assert len(ranking) == 2
