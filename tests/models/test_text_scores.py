@@ -104,5 +104,5 @@ def test_the_nearest_labels_are_those_with_the_largest_cosines(model):
     assert [tag.label for tag in found] == best
     assert [tag.score for tag in found] == pytest.approx([cosines[name] for name in best], abs=1e-6)
     assert tagger.nearest_labels("car", k=1) == found[:1]
-    with pytest.raises(ConfigError, match="no label 'van'"):
+    with pytest.raises(ConfigError, match="unknown label 'van'"):
         tagger.nearest_labels("van")
