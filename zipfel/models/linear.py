@@ -35,6 +35,7 @@ from zipfel.models.linear_solvers import (
     newton,
     signs_of,
 )
+from zipfel.models.saving import sparse_matrix, sparse_tensors
 from zipfel.training.progress import Moment
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome
@@ -368,15 +369,12 @@ def features_met(part: Part, labels: NDArray[np.int64]) -> int:
 
 def kept(weights: Weights) -> State:
     """Return weights as tensors of a stage."""
-    W = weights.W
-    return {"indices": torch.from_numpy(W.indices.astype(np.int32)), "values": torch.from_numpy(W.data),
-            "starts": torch.from_numpy(W.indptr.astype(np.int64)), "bias": torch.from_numpy(weights.bias)}  # fmt: skip
+    return {**sparse_tensors("W", weights.W), "bias": torch.from_numpy(weights.bias)}
 
 
 def held_in(state: State, features: int) -> Weights:
     """Return the weights that a stage kept."""
-    values, indices, starts = (state[name].numpy() for name in ("values", "indices", "starts"))
-    return Weights(csr_array((values, indices, starts), shape=(len(starts) - 1, features)), state["bias"].numpy())
+    return Weights(sparse_matrix("W", state, features), state["bias"].numpy())
 
 
 def joined(one: Part, other: Part) -> Part:
