@@ -47,7 +47,7 @@ FLOORS = [
     {"tagger"},
     {"tagging", "estimator"},
     {"fitting"},
-    {"evaluate", "label_report", "display", "explain", "persistence", "choice"},
+    {"evaluate", "label_report", "display", "explain", "persistence", "choice", "text_choice"},
     {"models"},
     {"training", "negatives"},
     {"nn", "index", "labelspace", "data", "metrics", "calibration"},

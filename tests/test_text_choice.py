@@ -1,4 +1,4 @@
-"""The choice of text features (benchmarks/text_choice.py): it finds what is planted, and nothing in random labels."""
+"""The choice of text features (zipfel.text_choice.py): it finds what is planted, and nothing in random labels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from benchmarks.text_choice import Trial, chosen_text, proposals, quality_of_points
+from zipfel.text_choice import Trial, chosen_text, proposals, quality_of_points
 from zipfel import metrics
 from zipfel.data.dataset import Dataset, Part
 from zipfel.training.run import Run
@@ -56,7 +56,7 @@ def test_a_run_keeps_the_choice(tmp_path, monkeypatch):
     run = Run(tmp_path)
     run.open({})
     first = chosen_text(pairs(), None, run, CPU)
-    monkeypatch.setattr("benchmarks.text_choice._search", None)  # is not asked again
+    monkeypatch.setattr("zipfel.text_choice._search", None)  # is not asked again
     again = Run(tmp_path)
     again.open({})
     assert chosen_text(pairs(), None, again, CPU) == first

@@ -19,8 +19,9 @@ other columns also show what to expect of large text data without label texts: L
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -31,50 +32,82 @@ from zipfel.types import Sizes
 
 AUTO = "auto"
 FEW_POINTS = 10_000  # maximum for MNN, whose stored points vote: more cost memory, and time for every tagged text
+MANY_POINTS_A_LABEL = 20  # from which neighbours know a label well; below, classifiers that share features are better
 FEW_FEATURES = 4096  # with fewer features one linear layer is too weak; GLaS adds a ReLU
 MUCH_WORK = 10**9  # points × labels of an epoch above which `default` takes hours on a CPU
+LINEAR_WORK = 10**10  # points × labels up to which linear classifiers are solved beside the main model
 LOOKED_AT = 5000  # documents and label names sampled to decide whether names are words
 WORDS = 0.5  # share of labels that must have a text, or a name of words that documents use
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A model and a preset, and the reason for choosing them."""
+    """A model and a preset, the reason for choosing them, and settings that belong to the choice."""
 
     model: str
     preset: str
     why: str = "named"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def main(self) -> Choice:
+        """The main model of a blend, on its own; another model as it is."""
+        return Choice(self.settings.get("main", self.model), self.preset, self.why)
+
+    def with_settings(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the settings of the model with those that a user gives; a blend hands those of its main part on."""
+        given, parts = dict(given or {}), {"main_settings", "linear_settings", "tail"}
+        if self.why == "named" or self.model != "blend":
+            return {**self.settings, **given}
+        own = {name: value for name, value in given.items() if name in parts}
+        others = {name: str(value) for name, value in given.items() if name not in parts}
+        handed = {**others, **own.pop("main_settings", {})}
+        return {**self.settings, **own, **({"main_settings": handed} if handed else {})}
 
 
 def chosen(dataset: Dataset, model: str, preset: str, device: str) -> Choice:
     """Return the model and preset to train: those given, or for model "auto" those that `choose` returns.
 
-    A preset other than "default" is kept.
+    A preset other than "default" is kept; "paper" is that of the main model alone.
     """
     if model != AUTO:
         return Choice(model, preset)
-    choice = choose(dataset.sizes, has_label_text(dataset), device, dataset.train.weights is not None)
-    return choice if preset == "default" else Choice(choice.model, preset, choice.why)
+    points_a_label = dataset.train.Y.nnz / max(dataset.sizes.labels, 1)
+    weighted = dataset.train.weights is not None
+    choice = choose(dataset.sizes, has_label_text(dataset), device, weighted, points_a_label)
+    if preset != "default":
+        choice = replace(choice.main if preset == "paper" else choice, preset=preset)
+    return choice
 
 
-def choose(sizes: Sizes, label_text: bool, device: str, weighted: bool = False) -> Choice:
+def choose(
+    sizes: Sizes, label_text: bool, device: str, weighted: bool = False, points_a_label: float = MANY_POINTS_A_LABEL
+) -> Choice:
     """Return the model and preset for data of these sizes; `features` is 0 if points are texts.
 
-    weighted: points have weights, which MNN cannot use.
+    weighted: points have weights, which neither MNN nor linear classifiers use.  points_a_label: on average.
 
-    >>> choose(Sizes(30_000, 0, 10_000), True, "cpu")
-    Choice(model='decaf', preset='default', why='labels have texts')
+    >>> choose(Sizes(30_000, 0, 10_000), True, "cpu").why
+    'decaf and linear: labels have texts'
     """
     slow = device == "cpu" and sizes.points * sizes.labels > MUCH_WORK
     preset = "fast" if slow else "default"
-    hurry = f"; {sizes.points:,} points × {sizes.labels:,} labels are much for a CPU" if slow else ""
+    main, why = _main(sizes, label_text, weighted, points_a_label)
+    why += f"; {sizes.points:,} points × {sizes.labels:,} labels are much for a CPU" if slow else ""
+    if weighted or sizes.points * sizes.labels > LINEAR_WORK:
+        return Choice(main, preset, why)
+    return Choice("blend", preset, f"{main} and linear: {why}", {"main": main})
+
+
+def _main(sizes: Sizes, label_text: bool, weighted: bool, points_a_label: float) -> tuple[str, str]:
+    """Return the main model, and why."""
     if label_text:
-        return Choice("decaf", preset, f"labels have texts{hurry}")
-    if sizes.points <= FEW_POINTS and not weighted:
-        return Choice("mnn", preset, f"labels have no texts, and {sizes.points:,} points are few{hurry}")
-    if 0 < sizes.features < FEW_FEATURES:
-        return Choice("glas", preset, f"labels have no texts, and {sizes.features:,} features are few{hurry}")
-    return Choice("lightdxml", preset, f"labels have no texts{hurry}")
+        return "decaf", "labels have texts"
+    if sizes.points <= FEW_POINTS and points_a_label >= MANY_POINTS_A_LABEL and not weighted:
+        return "mnn", f"labels have no texts but many points each, and {sizes.points:,} points are few"
+    if 0 < sizes.features < FEW_FEATURES and points_a_label >= MANY_POINTS_A_LABEL:
+        return "glas", f"labels have no texts but many points each, and {sizes.features:,} features are few"
+    return "lightdxml", "labels have no texts"
 
 
 def has_label_text(dataset: Dataset) -> bool:

@@ -15,6 +15,7 @@ from zipfel.data.source import Source
 from zipfel.data.text import TextFeatures
 from zipfel.fitting import Fitted
 from zipfel.models.base import Model, Predictor
+from zipfel.text_choice import TextChoice
 from zipfel.training.trainer import Outcome
 
 NESTED = ("settings", "text")  # parameters that hold others
@@ -80,6 +81,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def chosen_(self) -> Choice:
         """The fitted model and preset, and why they were chosen."""
         return self._fitted().blueprint.choice
+
+    @property
+    def text_choice_(self) -> TextChoice:
+        """The text settings that were given or chosen, and what was tried to choose them."""
+        return self._fitted().blueprint.text
 
     @property
     def settings_(self) -> Any:

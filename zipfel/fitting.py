@@ -24,6 +24,7 @@ from zipfel.data.splits import split_rows
 from zipfel.data.text import TextFeatures, TextSettings
 from zipfel.errors import ConfigError, DataError, ZipfelWarning, did_you_mean
 from zipfel.models.base import Abilities, Lesson, Model, Predictor, Tensors, model_class, settings_of
+from zipfel.text_choice import TextChoice
 from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome
 from zipfel.types import Sizes
@@ -41,6 +42,7 @@ class Blueprint:
     features: TextFeatures | None  # None where points are rows of a matrix
     labels: LabelSpace
     source: Source = Source()  # the columns and points of the data set
+    text: TextChoice = TextChoice()  # the text settings, and what was tried to choose them
 
     @property
     def kind(self) -> type[Model]:
@@ -53,14 +55,14 @@ class Blueprint:
         return self.kind.abilities(self.settings)
 
     @classmethod
-    def of(cls, dataset: Dataset, choice: Choice, settings: Any, text: Mapping[str, Any] | None) -> Blueprint:
+    def of(cls, dataset: Dataset, choice: Choice, settings: Any, text: TextChoice) -> Blueprint:
         """Fit the vocabulary to train, and take the labels of a data set."""
-        draft = cls(choice, settings, None, LabelSpace.of(dataset), Source.of(dataset))
+        draft = cls(choice, settings, None, LabelSpace.of(dataset), Source.of(dataset), text)
         if dataset.train.texts is None:
             return draft
         label_texts = draft.with_label_texts(dataset).label_texts
-        chosen = config.from_mapping(TextSettings, text or {})
-        features = TextFeatures.fit(dataset.train.texts, label_texts, chosen)
+        settings_of_text = config.from_mapping(TextSettings, text.text)
+        features = TextFeatures.fit(dataset.train.texts, label_texts, settings_of_text)
         widths = {name: matrix.shape[1] for name, matrix in (dataset.train.vectors or {}).items()}
         return dataclasses.replace(draft, features=features.with_vectors(widths) if widths else features)
 
@@ -164,6 +166,7 @@ class Fitted:
             "tagger": dict(parameters),
             "settings": dataclasses.asdict(blueprint.settings),
             "sizes": {"features": self.model.features, "labels": len(self.labels)},
+            "text": blueprint.text.as_json(),
             "training": dataclasses.asdict(self.outcome),
             "source": blueprint.source.as_json(),
         }
@@ -180,7 +183,14 @@ class Fitted:
         train = dict(saved.train)
         prints = train.pop(_PRINTS).numpy().view(np.uint64) if _PRINTS in train else None
         source = Source.of_json(about.get("source"), prints)
-        blueprint = Blueprint(choice, settings, features, LabelSpace.of_json(saved.documents["labels"]), source)
+        blueprint = Blueprint(
+            choice,
+            settings,
+            features,
+            LabelSpace.of_json(saved.documents["labels"]),
+            source,
+            TextChoice.of_json(about["text"]) if "text" in about else TextChoice(),
+        )
         tensors = Tensors(saved.serve, train)
         model = blueprint.kind.restored(**about["sizes"], settings=settings, tensors=tensors).to(device)
         curve = None if learned is None else calibration.Calibration.of_json(learned)

@@ -22,6 +22,7 @@ from zipfel.data.dataset import Dataset, Part
 from zipfel.fitting import Blueprint, Fitted, chosen_device, lesson_of, trained
 from zipfel.models.base import Cost, Lesson, Model, evenly_spaced, labelled
 from zipfel.tagger import Tagger
+from zipfel.text_choice import TextChoice
 from zipfel.training.memory import free_memory, watched
 from zipfel.training.rehearsal import Act, Rehearsal
 from zipfel.training.run import Run
@@ -74,12 +75,22 @@ def plan(
     about = {"model": choice.model, "preset": choice.preset, "why": choice.why, "device": str(rehearsal.device)}
     with watched() as peak:
         start = time.perf_counter()
-        blueprint = Blueprint.of(dataset, choice, full, text)
+        blueprint = Blueprint.of(dataset, choice, full, TextChoice(dict(text or {})))
         featured = blueprint.featured(dataset)
         weights = weight_bytes(blueprint.kind, full, featured.sizes.features, len(blueprint.labels))
         if COPIES * weights + BASE > free_memory(about["device"]):
             return _too_large(weights, featured, about)
-        return _scaled(_rehearsed(featured, blueprint, rehearsal, start), about, peak)
+        made = _scaled(_rehearsed(featured, blueprint, rehearsal, start), about, peak)
+    return _with_choice_of_text(made, tagger.text_choice_seconds(dataset))
+
+
+def _with_choice_of_text(made: Plan, seconds: float) -> Plan:
+    """Return a plan with the time that the choice of text features takes; their number may change then."""
+    if not seconds or made.training_seconds is None:
+        return made
+    basis = f"{made.rests_on['training']}; {seconds:.0f} s of it choose text features, which can change their number"
+    return dataclasses.replace(made, training_seconds=made.training_seconds + seconds,
+                               rests_on={**made.rests_on, "training": basis})  # fmt: skip
 
 
 def _too_large(weights: int, dataset: Dataset, about: dict[str, Any]) -> Plan:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
@@ -25,6 +26,7 @@ from zipfel.fitting import Blueprint, Fitted, chosen_device, lesson_of, trained
 from zipfel.label_report import LabelReport
 from zipfel.models.base import Model, settings_of
 from zipfel.tagging import Request, Tag, Tagged
+from zipfel.text_choice import TextChoice, chosen_text, seconds_of_choice
 from zipfel.training.run import Run
 from zipfel.types import Ranking
 
@@ -34,7 +36,8 @@ class Tagger(Estimator):
 
     model: a name out of `zipfel models`, or "auto": chosen by the size of the data, its label texts and the device;
     `chosen_` says which it was.  preset: "default", "fast" or "paper".  settings: changes to the preset, by name.
-    text: how texts become features (`TextSettings`), by name.  validation: share of the points that is held out to
+    text: how texts become features (`TextSettings`), by name; with "auto", held-out points choose those that are not
+    named (`text_choice_`).  validation: share of the points that is held out to
     choose an epoch, calibrate, and so on; None is the model's own share.  warm_start: a further `fit` continues
     from the current weights, with the settings they were made with; new labels are added.  calibration: how held-out
     points turn scores into probabilities: "isotonic", "platt", "none", or "auto", the better of the first two.
@@ -117,7 +120,7 @@ class Tagger(Estimator):
             self._fitted()
         old = self.fitted_ if self.warm_start else None
         if old is None:
-            blueprint = Blueprint.of(dataset, *self.choice(dataset), self.text)
+            blueprint = Blueprint.of(dataset, *self.choice(dataset), self.text_choice(dataset, run, device))
             featured = blueprint.featured(dataset)
             model = blueprint.built(featured.sizes.features, self.seed)
         else:
@@ -167,11 +170,23 @@ class Tagger(Estimator):
         """Return the model and preset that `fit` would use for a data set, named or chosen, and the settings."""
         choice = chosen(dataset, self.model, self.preset, chosen_device(self.device).type)
         try:
-            return choice, settings_of(choice.model, choice.preset, self.settings)
+            return choice, settings_of(choice.model, choice.preset, choice.with_settings(self.settings))
         except ConfigError as error:
             if self.model != AUTO:
                 raise
             raise ConfigError(f"model auto is {choice.model} here ({choice.why}): {error}") from None
+
+    def text_choice(self, dataset: Dataset, run: Run, device: torch.device) -> TextChoice:
+        """Return the text settings that `fit` uses: those given, and for model "auto" others that the data chooses."""
+        if self.model != AUTO or self.preset == "paper":
+            return TextChoice(dict(self.text or {}))
+        return chosen_text(dataset, self.text, run, device)
+
+    def text_choice_seconds(self, dataset: Dataset) -> float:
+        """Return about how long `text_choice` takes, from one of its trials."""
+        if self.model != AUTO or self.preset == "paper":
+            return 0.0
+        return seconds_of_choice(dataset, self.text, self.seed, chosen_device(self.device))
 
     def run_inputs(self, dataset: Dataset) -> dict[str, Any]:
         """Return the inputs of a run with a folder; only a run with equal inputs is resumed."""

@@ -32,11 +32,6 @@ class Configured(NamedTuple):
     settings: dict[str, Any]
     text: dict[str, Any]
 
-    @property
-    def whole_text(self) -> TextSettings:
-        """All text settings."""
-        return config.from_mapping(TextSettings, self.text)
-
 
 def configured(
     context: typer.Context, words: list[str] | None, file: Path | None, model: str, preset: str
@@ -60,7 +55,7 @@ def configured(
         {**values, **config.words_of(words or [])},
         {**text, **{name: value for name, value in named.items() if value is not None}},
     )
-    told.whole_text  # noqa: B018 - checks it
+    config.from_mapping(TextSettings, told.text)  # checks it
     if model != AUTO:
         settings_of(model, preset, told.settings)
     return told

@@ -62,7 +62,7 @@ def plan(
     device = machine.used().device
     told = configured(context, set, config_file, model, preset)
     dataset = data.load(source, format, columns, preparation)
-    made = planned(dataset, told.model, told.preset, told.settings, dataclasses.asdict(told.whole_text), device)
+    made = planned(dataset, told.model, told.preset, told.settings, told.text, device)
     if json is not None:
         _write_json(json, made.as_json())
     why = "" if made.why == "named" else f" ({made.why})"
@@ -105,8 +105,7 @@ def train(
     device = machine.used().device
     told = configured(context, set, config_file, model, preset)
     dataset = data.load(source, format, columns, preparation)
-    text_settings = dataclasses.asdict(told.whole_text)
-    tagger = Tagger(told.model, told.preset, told.settings, text_settings, device=device, seed=preparation.seed)
+    tagger = Tagger(told.model, told.preset, told.settings, told.text, device=device, seed=preparation.seed)
     if told.model == AUTO:
         choice, _ = tagger.choice(dataset)
         say(f"model {choice.model}, preset {choice.preset} ({choice.why})")
@@ -253,7 +252,7 @@ def models(
         if name != AUTO:
             model_class(name)
     if AUTO in (names or [AUTO]):
-        rule = "chooses a model by the size of the data, whether labels have texts, and the device; the default"
+        rule = "chooses models by the data's size, its label texts and the device, and text features; the default"
         console.print(f"[bold]{AUTO}[/bold]: {rule}", soft_wrap=True)
     for name in names or model_names():
         if name == AUTO:

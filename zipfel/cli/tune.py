@@ -55,7 +55,7 @@ def tune(
     from zipfel.tagger import Tagger
 
     tagger = Tagger(told.model, told.preset, told.settings, told.text, device=device, seed=preparation.seed)
-    choice, _ = tagger.choice(dataset)
+    choice = tagger.choice(dataset)[0].main
     why = "" if choice.why == "named" else f" ({choice.why})"
     say(f"model {choice.model}, preset {choice.preset}{why}")
     folder = out or Path(f"{source.resolve().name.partition('.')[0]}-tuned")

@@ -54,7 +54,7 @@ class BlendSettings(Settings):
     main_preset: str = setting("default", "its preset")
     main_settings: dict[str, str] = setting({}, "its settings that differ from the preset, such as epochs:20")
     linear_settings: dict[str, str] = setting({}, "settings of the linear part, such as C:2")
-    tail: float = setting(0.5, "share of propensities in the choice of weights; 1 favours rare labels most",
+    tail: float = setting(0.25, "share of propensities in the choice of weights; 1 favours rare labels most",
                           at_least=0, at_most=1, search=Span(0, 1))  # fmt: skip
 
     def check(self) -> None:
@@ -86,7 +86,7 @@ def errors_of(name: str) -> Iterator[None]:
 
 PRESETS: dict[str, BlendSettings] = {
     "default": BlendSettings(),
-    "fast": BlendSettings(main_preset="fast"),
+    "fast": BlendSettings(main_preset="fast", linear_settings={"rounds": "1"}),
 }
 
 

@@ -20,6 +20,7 @@ from zipfel.report import plots
 from zipfel.report.documents import JUDGED, LENGTH, Confusion, Document, Label
 from zipfel.report.findings import Findings
 from zipfel.report.style import CSS
+from zipfel.text_choice import Trial
 
 LISTED = 50  # labels with precision, recall and F1
 LONGEST = 700  # characters of a text that are shown
@@ -220,6 +221,7 @@ def _settings(dataset: Dataset, about: Mapping[str, Any]) -> str:
     facts = [
         ["model", about["model"]],
         ["preset", about["chosen"]["preset"]],
+        ["chosen because", about["chosen"]["why"]],
         ["seed", str(about["tagger"]["seed"])],
         ["features", f"{about['sizes']['features']:,}"],
         ["labels", f"{about['sizes']['labels']:,}"],
@@ -230,12 +232,14 @@ def _settings(dataset: Dataset, about: Mapping[str, Any]) -> str:
         *([name, value] for name, value in about["versions"].items()),
         ["checksum", about["sha256"][:16]],
     ]
-    text = about["tagger"]["text"] or {}
+    text, trials = (about.get("text", {}).get(name) or {} for name in ("text", "trials"))
+    tried = [[str(trial), "kept" if trial.kept else ""] for trial in (Trial(**values) for values in trials)]
     tables = [
         _table(["part", "points", "labels per point"], sizes, dataset.name or "data"),
         _table(["", ""], facts, "Run"),
         _table(["", ""], [[key, _value(value)] for key, value in about["settings"].items()], "Model"),
         _table(["", ""], [[key, _value(value)] for key, value in text.items()], "Text") if text else "",
+        _table(["change of text features (gain)", ""], tried, "Tried on held-out points") if tried else "",
     ]
     return f'<div class="columns">{"".join(tables)}</div>'
 

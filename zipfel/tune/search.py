@@ -66,7 +66,8 @@ def searched(
     watcher: Watcher | None = None,
 ) -> Tuned:  # fmt: skip
     """Search for settings on a data set; see `zipfel.tune.tune`."""
-    choice, settings = tagger.choice(dataset)
+    tagger, choice = _of_one_model(tagger, dataset)
+    settings = tagger.choice(dataset)[1]
     space = space_of(settings, tagger.settings or {}, tagger.text or {}, dataset)
     judge = Judge.of(dataset, tagger.seed)
     parts = [part for name, part in dataset.parts.items() if name != "test"]
@@ -90,6 +91,15 @@ def searched(
             return Search(tagger, choice, space, judge, study, folder, watcher or Watcher()).run(limits)
     finally:
         optuna.logging.set_verbosity(verbosity)
+
+
+def _of_one_model(tagger: Tagger, dataset: Dataset) -> tuple[Tagger, Choice]:
+    """Return a tagger whose settings are searched: for a blend that was chosen, one of its main model alone."""
+    choice = tagger.choice(dataset)[0]
+    if choice.why == "named":
+        return tagger, choice
+    parameters = {**tagger.get_params(deep=False), "model": choice.main.model, "preset": choice.preset}
+    return type(tagger)(**parameters), choice.main
 
 
 @dataclasses.dataclass
