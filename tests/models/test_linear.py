@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import reference
 import torch
-from scipy.sparse import csc_array, csr_array
+from scipy.sparse import csc_array, csr_array, csr_matrix, vstack
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
@@ -114,6 +115,39 @@ def test_both_solvers_agree_with_scikit_learn_on_all_points(data, part, loss, C,
     theirs = scikit_learns(part, objective)
     assert values(ours, part, objective) == pytest.approx(values(theirs, part, objective), rel=1e-3)
     assert margins(ours, data.test.X) == pytest.approx(margins(theirs, data.test.X), abs=0.06)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("positives_first", [True, False])
+def test_a_label_is_solved_alike_without_scikit_learns_private_function(part, loss, positives_first, monkeypatch):
+    """Also if its first point is a negative: liblinear must not take the first class for the positive one."""
+    order = np.argsort(part.Y[:, [2]].toarray().ravel() * (-1 if positives_first else 1), kind="stable")
+    rows = csr_matrix(part.X[order])
+    sides = (2 * part.Y[:, [2]].toarray().ravel() - 1)[order]
+    ours = solve_label(rows, sides, 40, Objective(1.0, loss))
+    monkeypatch.setitem(sys.modules, "sklearn.svm._liblinear", None)
+    theirs = _fitted_alone(rows, sides, 40, Objective(1.0, loss))
+    assert ours[0] == pytest.approx(theirs[0], abs=0.01)
+    assert ours[1] == pytest.approx(theirs[1], abs=0.01)
+    assert solve_label(rows, sides, 40, Objective(1.0, loss))[1] == pytest.approx(theirs[1], abs=1e-6)
+
+
+def _fitted_alone(rows: csr_matrix, sides: Any, others: int, objective: Objective) -> tuple[Any, float]:
+    """Solve by scikit-learn's public estimators, with an empty point for the others."""
+    points = csr_matrix(vstack([rows, csr_matrix((1, rows.shape[1]))]))
+    weights = np.append(np.ones(len(sides)), others)
+    if objective.loss == "logistic":
+        solver: Any = LogisticRegression(C=objective.C, solver="liblinear", tol=linear_solvers.CONVERGED)
+    else:
+        solver = LinearSVC(C=objective.C, dual=True, tol=linear_solvers.CONVERGED, max_iter=50, random_state=0)
+    solver.fit(points, np.append(sides, -1), sample_weight=weights)
+    return solver.coef_[0], float(solver.intercept_[0])
+
+
+def test_solving_prints_nothing(part, capfd):
+    signs = signs_of(part.Y, csr_array(np.ones(part.Y.shape)), None)
+    liblinear(part.X, signs, Objective(), 1)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -369,6 +403,25 @@ def test_held_out_points_are_solved_in_at_the_end_for_their_labels_only(part, ne
     ranking = without.predictor().rank(part.X[held], part.Y.shape[1])
     assert np.array_equal(whole.unseen.ranking.scores, ranking.scores)
     assert whole.counts.tolist() == np.bincount(part.Y.indices, minlength=part.Y.shape[1]).tolist()
+
+
+def test_held_out_points_are_solved_in_against_the_negatives_of_all_rounds(part, monkeypatch):
+    """Not only against those that the last weights rank high: the others would come back."""
+    listed: list[csr_array] = []
+    whole, plain = model(part, negatives="mined", rounds=2, mined=2), Linear.solved
+
+    def solved(self: Linear, part: Part, negatives: csr_array, run: Run, number: int) -> Weights:
+        listed.append(negatives)
+        return plain(self, part, negatives, run, number)
+
+    monkeypatch.setattr(Linear, "solved", solved)
+    stay, held = taken(part, range(180)), taken(part, range(180, 190))
+    whole.learn(stay, Run())
+    before = whole.held()
+    whole.add(stay, held, Run())
+    labels = np.unique(held.Y.indices)
+    harder = hardest(held.X, before, 4)
+    assert (listed[-1].toarray() == np.vstack([listed[-2].toarray(), harder.toarray()])[:, labels]).all()
 
 
 def test_a_validation_part_of_the_user_is_not_learned_from(part):

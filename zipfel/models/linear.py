@@ -135,6 +135,7 @@ class Linear(Model):
     def __init__(self, features: int, labels: int, settings: LinearSettings, generator: torch.Generator) -> None:
         super().__init__(features, labels, settings, generator)
         self.unseen: HeldOut | None = None  # validation, ranked before it was learned from
+        self.met: csr_array | None = None  # mined negatives of the last training, [N, L]; None: all points
         self.register_buffer("counts", torch.zeros(labels, dtype=torch.int64))  # training points of each label
         self.hold(Weights(csr_array((labels, features), dtype=np.float32), np.full(labels, -1, np.float32)))
 
@@ -182,6 +183,7 @@ class Linear(Model):
                 negatives = csr_array(((negatives + hardest(part.X, self.held(), mined)) != 0).astype(np.float32))
             solve = partial(self.solved, part, negatives, run, number)
             self.take(run.stage(f"linear-{number}", lambda solve=solve: kept(solve())))  # type: ignore[misc]
+        self.met = None if all_points else negatives
 
     def add(self, part: Part, more: Part, run: Run) -> None:
         """Solve the labels of more points again, now with these points."""
@@ -195,15 +197,19 @@ class Linear(Model):
             if self.solves_at_once:
                 weights = self.solved_at_once(some, run, None)
             else:
-                negatives = (
-                    everywhere(some)
-                    if self.needs_no_mining(whole)
-                    else csr_array(hardest(whole.X, self.held(), self.settings.rounds * self.settings.mined)[:, labels])
-                )
+                negatives = everywhere(some) if self.met is None else self.met_by(more, self.met, labels)
                 weights = self.solved(some, negatives, run, self.settings.rounds)
             return kept(weights)
 
         self.replace(labels, held_in(run.stage("linear-whole", solved), self.features))
+
+    def met_by(self, more: Part, met: csr_array, labels: NDArray[np.int64]) -> csr_array:
+        """Return the negatives of all rounds, and below them the hardest labels of more points, [N, labels].
+
+        Those of earlier rounds must stay: the last weights rank them low because they were learned from.
+        """
+        harder = hardest(more.X, self.held(), self.settings.rounds * self.settings.mined)
+        return csr_array(vstack([met[:, labels], harder[:, labels]], format="csr"))
 
     def learn_more(self, part: Part, run: Run) -> None:
         """Learn from more points without the earlier ones: their labels move as little as these points allow."""

@@ -182,7 +182,7 @@ def liblinear(
 
     signs: [N, L], 1 and −1.  Labels without a point get w = 0 and b = −1.
     """
-    rows = csr_matrix(X.astype(np.float64))
+    rows = csr_matrix(X)
     chunks = [signs[:, start : start + LABELS] for start in range(0, signs.shape[1], LABELS)]
     processes = processes if signs.nnz >= WORTH_PROCESSES else 1
     pieces, done = [], 0
@@ -223,15 +223,40 @@ def _solve(rows: csr_matrix, signs: csc_array, objective: Objective) -> Weights:
 def solve_label(
     rows: csr_matrix, sides: NDArray[np.floating], others: int, objective: Objective
 ) -> tuple[NDArray[np.float64], float]:
-    """Return w [F] and b of a label, against points [n, F] with sides 1 or −1, and others that are empty and −1."""
+    """Return w [F] and b of a label, against points [n, F] with sides 1 or −1, and others that are empty and −1.
+
+    It calls the function under scikit-learn's estimators, whose checks take longer than most labels. That function is
+    private: where it is missing or takes other arguments, the estimators are used.
+    """
+    ends = np.append(rows.indptr, rows.indptr[-1])  # and an empty row
+    points = csr_matrix((rows.data, rows.indices, ends), shape=(len(sides) + 1, rows.shape[1]))
+    sides, weights = np.append(sides, -1), np.append(np.ones(len(sides)), max(others, 1e-6))
+    try:
+        return _trained(points, sides, weights, objective)
+    except (ImportError, TypeError):
+        return _fitted(points, sides, weights, objective)
+
+
+def _trained(
+    points: csr_matrix, sides: NDArray[np.floating], weights: NDArray[np.float64], objective: Objective
+) -> tuple[NDArray[np.float64], float]:
+    from sklearn.svm._liblinear import set_verbosity_wrap, train_wrap
+
+    set_verbosity_wrap(0)  # it reports each label otherwise
+    kind, passes = (0, 100) if objective.loss == "logistic" else (1, MOST_PASSES)  # primal; dual
+    found, _ = train_wrap(points, (sides > 0).astype(np.float64), True, kind, CONVERGED, 1.0, objective.C, np.ones(2),
+                          passes, 0, 0.1, weights)  # fmt: skip
+    return found[0, :-1], float(found[0, -1])
+
+
+def _fitted(
+    points: csr_matrix, sides: NDArray[np.floating], weights: NDArray[np.float64], objective: Objective
+) -> tuple[NDArray[np.float64], float]:
     from sklearn import config_context
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.svm import LinearSVC
 
-    ends = np.append(rows.indptr, rows.indptr[-1])  # and an empty row
-    points = csr_matrix((rows.data, rows.indices, ends), shape=(len(sides) + 1, rows.shape[1]))
-    sides, weights = np.append(sides, -1), np.append(np.ones(len(sides)), max(others, 1e-6))
     if objective.loss == "logistic":
         solver = LogisticRegression(C=objective.C, solver="liblinear", tol=CONVERGED)
     else:
