@@ -490,16 +490,12 @@ def knot_weight(count, knots, values):
     return values[-1]
 
 
-def blended_candidates(main, linear, sure, slope):
-    """(label, bounded log-odds of the main part, margin + 1 of the linear part) of a point's candidates, by label.
-
-    main, linear: scores in [0, 1] by label. A part that does not list a label gives it the lowest of its own.
-    """
+def blended_candidates(main: dict[int, float], margins: list[float], sure: float) -> list[tuple[int, float, float]]:
+    """Return (label, bounded log-odds of the main part, margin + 1 of the linear part or 0) of each candidate."""
     candidates = []
-    for label in sorted(set(main) | set(linear)):
-        p, q = main.get(label, min(main.values())), linear.get(label, min(linear.values()))
-        margin = math.log(q / (1 - q)) / slope
-        candidates.append((label, sure * math.tanh(math.log(p / (1 - p)) / sure), max(margin + 1, 0.0)))
+    for label in sorted(main):
+        odds = math.log(main[label] / (1 - main[label]))
+        candidates.append((label, sure * math.tanh(odds / sure), max(margins[label] + 1, 0.0)))
     return candidates
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from zipfel.text_choice import Trial, chosen_text, proposals, quality_of_points
 from zipfel import metrics
 from zipfel.data.dataset import Dataset, Part
+from zipfel.text_choice import Trial, chosen_text, proposals, quality_of_points
 from zipfel.training.run import Run
 from zipfel.types import Ranking
 

@@ -28,18 +28,17 @@ from zipfel.models.blend import (
     SURE,
     Blend,
     Judged,
-    Pairs,
     bounded,
     chosen_weights,
     interpolation,
-    joined,
     learned_weights,
     log_odds,
     ranking_loss,
+    scored,
     slope_of,
 )
 from zipfel.models.learner import HeldOut
-from zipfel.models.linear import SLOPE, Linear, LinearPredictor
+from zipfel.models.linear import Linear, LinearPredictor
 from zipfel.tagger import Tagger
 from zipfel.training.run import Run
 from zipfel.types import Ranking
@@ -80,12 +79,18 @@ def by_label(ranking: Ranking, row: int) -> dict[int, float]:
     return {label: score for label, score in cells if label >= 0}
 
 
-def candidates_of(pairs: Pairs, points: int) -> list[list[tuple[int, float, float]]]:
-    columns = zip(pairs.rows.tolist(), pairs.labels.tolist(), pairs.main.tolist(), pairs.linear.tolist(), strict=True)
+def candidates_of(judged: Judged, points: int) -> list[list[tuple[int, float, float]]]:
+    columns = zip(*(getattr(judged, name).tolist() for name in ("rows", "labels", "main", "linear")), strict=True)
     listed: list[list[tuple[int, float, float]]] = [[] for _ in range(points)]
     for row, *candidate in columns:
-        listed[row].append(tuple(candidate))  # type: ignore[arg-type]
+        listed[row].append(tuple(candidate))
     return listed
+
+
+def slow_margins(linear: LinearPredictor, row: csr_array) -> list[float]:
+    """Return w · x + b of all labels, by loops."""
+    W, x = linear.weights.toarray(), row.toarray()[0]
+    return [float(linear.bias[label]) + sum(x[f] * W[f, label] for f in range(len(x))) for label in range(W.shape[1])]
 
 
 def sets(Y: csr_array) -> list[set[int]]:
@@ -95,28 +100,24 @@ def sets(Y: csr_array) -> list[set[int]]:
 # --- Joint scores -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_candidates_are_those_of_a_slow_loop(seed):
-    numbers = np.random.default_rng(seed)
-    main, linear = random_ranking(numbers, 9, 12, 4), random_ranking(numbers, 9, 12, 5)
-    listed = candidates_of(joined(main, linear), 9)
+def test_candidates_are_those_of_a_slow_loop(tagger, data, monkeypatch):
+    monkeypatch.setattr(blend, "DEPTH", 4)
+    X, linear = data.test.X[:9], tagger.predictor_.linear
+    main = random_ranking(np.random.default_rng(0), 9, 40, 6)
+    found = scored(main, linear, X)
+    assert found.ids.shape == (9, 4)
     for row in range(9):
-        slow = reference.blended_candidates(by_label(main, row), by_label(linear, row), SURE, SLOPE)
-        assert np.array(listed[row]) == pytest.approx(np.array(slow), abs=1e-5)
+        slow = reference.blended_candidates(by_label(main.top(4), row), slow_margins(linear, X[[row]]), SURE)
+        cells = zip(found.ids[row].tolist(), found.main[row].tolist(), found.linear[row].tolist(), strict=True)
+        fast = sorted(cell for cell in cells if cell[0] >= 0)
+        assert np.array(fast) == pytest.approx(np.array(slow), abs=1e-5)
 
 
 def test_a_margin_below_minus_1_counts_as_one():
     """It is what the linear part gives a label that it knows nothing of."""
     main = Ranking(np.array([[0, 1]]), np.array([[0.9, 0.2]], dtype=np.float32))
-    low = 1 / (1 + math.exp(-SLOPE * -1.8))
-    linear = Ranking(np.array([[1, 0]]), np.array([[0.6, low]], dtype=np.float32))
-    assert joined(main, linear).linear.tolist() == [0, pytest.approx(math.log(0.6 / 0.4) / SLOPE + 1, abs=1e-6)]
-
-
-def test_a_part_that_ranks_nothing_gives_no_score():
-    empty, other = Ranking.empty(2, 3), random_ranking(np.random.default_rng(0), 2, 6, 4)
-    assert (joined(empty, other).main == 0).all()
-    assert len(joined(empty, empty).rows) == 0
+    linear = LinearPredictor(csr_array(np.array([[-0.9, 1.5]], dtype=np.float32)), np.array([-1, -1], dtype=np.float32))
+    assert scored(main, linear, csr_array(np.array([[1.0]], dtype=np.float32))).linear.tolist() == [[0, 1.5]]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 10, 11, 40, 99, 100, 101, 5000])
@@ -139,15 +140,14 @@ def test_log_odds_are_finite_and_bounded_in_order():
 def test_scores_are_those_of_a_slow_loop(tagger, data):
     predictor, X = tagger.predictor_, data.test.X[:12]
     labels = data.sizes.labels
-    main, linear = predictor.main.rank(X, labels), predictor.linear.rank(X, labels)
+    main = predictor.main.rank(X, labels)
     knots, counts = tagger.model_.knots.tolist(), data.label_counts
     ranking = predictor.rank(X, labels)
     slope = SURE / (SURE + 4 * max(knots))
     for row in range(12):
         scores = {}
-        for label, odds, margin in reference.blended_candidates(
-            by_label(main, row), by_label(linear, row), SURE, SLOPE
-        ):
+        margins = slow_margins(predictor.linear, X[[row]])
+        for label, odds, margin in reference.blended_candidates(by_label(main, row), margins, SURE):
             w = reference.knot_weight(int(counts[label]), KNOTS, knots)
             scores[label] = reference.sigmoid(slope * (odds + w * margin))
         assert by_label(ranking, row) == pytest.approx(scores, abs=1e-5)
@@ -172,9 +172,8 @@ def test_labels_beyond_the_candidates_follow_in_the_order_of_the_main_part(tagge
     predictor, X = tagger.predictor_, data.test.X
     whole, main = predictor.rank(X, 40), predictor.main.rank(X, 40)
     for row in range(20):
-        union = set(main.ids[row, :4].tolist()) | set(predictor.linear.rank(X[[row]], 4).ids[0].tolist())
-        assert set(whole.ids[row, : len(union)].tolist()) == union
-        assert whole.ids[row, len(union) :].tolist() == [label for label in main.ids[row] if label not in union]
+        assert set(whole.ids[row, :4].tolist()) == set(main.ids[row, :4].tolist())
+        assert whole.ids[row, 4:].tolist() == main.ids[row, 4:].tolist()
     for k in (1, 3, 5, 11):
         assert np.array_equal(predictor.rank(X, k).ids, whole.ids[:, :k])
     assert (np.diff(whole.scores, axis=1) <= 0).all()
@@ -195,8 +194,8 @@ def planted(main: float, linear: float, points: int = 400, seed: int = 0, labels
     margins = np.where(right, linear, 0) + numbers.normal(size=right.shape) / 2 - 1
     counts = np.maximum((1000 * shares).astype(np.int64), 1)
     rows, ids = (grid.ravel() for grid in np.indices(right.shape))
-    pairs = Pairs(rows, ids, odds.ravel(), np.maximum(margins.ravel() + 1, 0))
-    return Judged(pairs, right.ravel(), Y, counts, metrics.inverse_propensities(counts, 5000))
+    inverse = metrics.inverse_propensities(counts, 5000)
+    return Judged(rows, ids, odds.ravel(), np.maximum(margins.ravel() + 1, 0), right.ravel(), Y, counts, inverse)
 
 
 @pytest.mark.parametrize("tail", [0.0, 0.5, 1.0])
@@ -204,7 +203,7 @@ def planted(main: float, linear: float, points: int = 400, seed: int = 0, labels
 def test_loss_and_gradient_are_those_of_a_slow_loop(tail, seed):
     judged = planted(1.5, 1.0, points=12, seed=seed, labels=8)
     judged = judged.of_rows(np.arange(12) != 5)  # a point without labels and candidates
-    listed, truth = candidates_of(judged.pairs, 12), sets(judged.Y)
+    listed, truth = candidates_of(judged, 12), sets(judged.Y)
 
     def slow(values: list[float]) -> float:
         weights = [reference.knot_weight(int(count), KNOTS, values[1:]) for count in judged.counts]
@@ -263,10 +262,10 @@ def test_weights_follow_the_frequency_of_labels():
     """The linear part knows only frequent labels, or only rare ones."""
     judged = planted(1.5, 0.0, points=1500)
     counts = np.geomspace(1000, 1, len(judged.counts)).astype(np.int64)
-    own = counts[judged.pairs.labels]
+    own = counts[judged.labels]
     for known, high, low in ((own >= 100, 2, 0), (own <= 10, 0, 2)):
-        pairs = dataclasses.replace(judged.pairs, linear=judged.pairs.linear + np.where(judged.right & known, 2.0, 0))
-        w = chosen_weights(dataclasses.replace(judged, pairs=pairs, counts=counts), 0.5)
+        linear = judged.linear + np.where(judged.right & known, 2.0, 0)
+        w = chosen_weights(dataclasses.replace(judged, linear=linear, counts=counts), 0.5)
         assert w[high] > 1.3 * w[low]
 
 
@@ -287,7 +286,7 @@ def test_weights_are_learned_from_half_of_the_points_to_be_judged_on_the_other(m
     judged, seen = planted(1.5, 1.0, points=100), list[set[int]]()
     plain = blend.learned_weights
     monkeypatch.setattr(
-        blend, "learned_weights", lambda own, tail: seen.append(set(own.pairs.rows.tolist())) or plain(own, tail)
+        blend, "learned_weights", lambda own, tail: seen.append(set(own.rows.tolist())) or plain(own, tail)
     )
     chosen_weights(judged, 0.5)
     evens, odds, *rest = seen
@@ -299,17 +298,16 @@ def test_weights_are_learned_from_half_of_the_points_to_be_judged_on_the_other(m
 def test_weights_that_fit_only_their_own_points_are_not_taken(monkeypatch):
     """The main part knows one half, the linear part the other; each half has weights that suit it alone."""
     knows_main, knows_linear = planted(3.0, -1.0), planted(-1.0, 3.0)
-    odd = knows_main.pairs.rows % 2 == 1
-    mixed = Pairs(knows_main.pairs.rows, knows_main.pairs.labels,
-                  np.where(odd, knows_linear.pairs.main, knows_main.pairs.main),
-                  np.where(odd, knows_linear.pairs.linear, knows_main.pairs.linear))  # fmt: skip
+    odd = knows_main.rows % 2 == 1
+    mixed = dataclasses.replace(knows_main, main=np.where(odd, knows_linear.main, knows_main.main),
+                                linear=np.where(odd, knows_linear.linear, knows_main.linear))  # fmt: skip
 
     def memorised(own: Judged, tail: float) -> Any:
-        sides = set((own.pairs.rows % 2).tolist())
+        sides = set((own.rows % 2).tolist())
         return np.full(3, 7.0 if len(sides) == 2 else blend.ALONE * sides.pop())
 
     monkeypatch.setattr(blend, "learned_weights", memorised)
-    chosen = chosen_weights(dataclasses.replace(knows_main, pairs=mixed), 0.5)
+    chosen = chosen_weights(mixed, 0.5)
     assert chosen.tolist() in ([0.0] * 3, [blend.ALONE] * 3)
 
 
@@ -325,17 +323,17 @@ def test_labels_without_training_points_do_not_count(data):
     judged = Judged.of(HeldOut(main, data.test), linear.predictor(), train, Propensity())
     assert judged.Y[:, [gone]].nnz == 0
     assert gone in main.ids
-    assert gone not in judged.pairs.labels
+    assert gone not in judged.labels
     kept = [label for label in range(Y.shape[1]) if label != gone and Y[:, label].any()]
     assert (judged.Y[:, kept] != data.test.Y[:, kept]).nnz == 0
     truth = sets(judged.Y)
-    own = [label in truth[row] for row, label in zip(judged.pairs.rows, judged.pairs.labels, strict=True)]
+    own = [label in truth[row] for row, label in zip(judged.rows, judged.labels, strict=True)]
     assert judged.right.tolist() == own
 
 
 def test_quality_is_that_of_the_metrics():
     judged = planted(1.5, 1.0, points=60)
-    w, listed, truth = [0.5, 1.0, 2.0], candidates_of(judged.pairs, 60), sets(judged.Y)
+    w, listed, truth = [0.5, 1.0, 2.0], candidates_of(judged, 60), sets(judged.Y)
     rows = []
     for own in listed:
         scores = {

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -29,14 +29,14 @@ from zipfel.config import Settings, Span, setting
 from zipfel.data.dataset import Part, Propensity
 from zipfel.errors import ConfigError
 from zipfel.models.base import Abilities, Cost, Lesson, Model, Tensors, model_class, settings_of
-from zipfel.models.learner import HeldOut, Learner, Predictor, labelled
-from zipfel.models.linear import SLOPE, Linear, LinearPredictor, interrupted
+from zipfel.models.learner import HeldOut, Learner, Predictor, labelled, sorted_ranking
+from zipfel.models.linear import Linear, LinearPredictor, interrupted
 from zipfel.training.run import Run, part_of, with_prefix
 from zipfel.training.trainer import Outcome
-from zipfel.types import Ranking, stored
+from zipfel.types import Ranking, Shortlist, stored
 
 KNOTS = (1, 10, 100)  # training points of labels between which w is interpolated, by the logarithm
-DEPTH = 50  # labels of each part that are candidates
+DEPTH = 50  # labels of the main part that are candidates: those of the linear part besides would add nothing
 NEGATIVES = 100  # labels of the main part against which the linear part learns
 SURE = 7.0  # bound of the main part's log-odds: a vote of all points, or of none, is no certainty
 FEWEST = 50  # held-out points with labels; fewer decide nothing
@@ -92,7 +92,7 @@ PRESETS: dict[str, BlendSettings] = {
 
 @dataclass(frozen=True)
 class BlendPredictor:
-    """Ranks the candidates of both parts by their joint score."""
+    """Ranks the main part's candidates by the joint score of both parts."""
 
     main: Predictor
     linear: LinearPredictor
@@ -107,20 +107,21 @@ class BlendPredictor:
     def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
         """Rank labels for the points of X, [points, k], without filtered pairs."""
         depth = min(max(DEPTH, k), len(self.weights))
-        return self.reranked(self.main.rank(X, depth, filtered), X, k, filtered)
+        return self.reranked(self.main.rank(X, depth, filtered), X, k)
 
-    def reranked(self, main: Ranking, X: csr_array, k: int, filtered: csr_array | None) -> Ranking:
-        """Rank the candidates of both parts, and behind them the other labels of the main part's ranking [points, k].
+    def reranked(self, main: Ranking, X: csr_array, k: int) -> Ranking:
+        """Rank the candidates, and behind them the other labels of the main part's ranking, [points, k].
 
         So a shorter ranking is the beginning of a longer one.
         """
-        pairs = joined(main.top(DEPTH), self.linear.rank(X, min(DEPTH, len(self.weights)), filtered))
-        scores = pairs.main + self.weights[pairs.labels] * pairs.linear
-        rows, labels = pairs.rows, pairs.labels
+        found = scored(main, self.linear, X)
+        joint = found.main + self.weights[np.maximum(found.ids, 0)] * found.linear  # [points, DEPTH]
         if main.k > DEPTH:
-            more = _others(main, pairs, scores)
-            rows, labels, scores = (np.concatenate(both) for both in zip((rows, labels, scores), more, strict=True))
-        return Ranking.of_pairs(rows, labels, squeezed(self.slope * scores), X.shape[0], k)
+            odds = bounded(log_odds(main.scores))  # [points, k], falling
+            lowest = np.where(found.ids >= 0, joint, np.inf).min(axis=1, keepdims=True)
+            joint = np.hstack([joint, lowest - BEHIND + odds[:, DEPTH:] - odds[:, DEPTH - 1 : DEPTH]])
+        scores = np.where(main.ids >= 0, squeezed(self.slope * joint), -np.inf).astype(np.float32)
+        return sorted_ranking(Shortlist(torch.from_numpy(main.ids), torch.from_numpy(scores)), k)
 
     def recall(self, X: csr_array, k: int) -> float | None:
         """Return the share of the exact shortlist that the main part's index finds; None if it is exact."""
@@ -138,61 +139,19 @@ class BlendPredictor:
         return self.linear.cosines(label) if cosines is None else cosines
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Candidates of points with the scores of both parts."""
+class Scored(NamedTuple):
+    """Candidates of points [points, W] (-1 pads), and their scores by both parts."""
 
-    rows: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    main: NDArray[np.float64]  # log-odds
-    linear: NDArray[np.float64]  # margin + 1
+    ids: NDArray[np.int64]
+    main: NDArray[np.float64]  # log-odds, bounded
+    linear: NDArray[np.float64]  # margin + 1, at least 0
 
 
-def joined(main: Ranking, linear: Ranking) -> Pairs:
-    """Return the candidates of either ranking; a part that does not list one gives it its lowest score of the row."""
-    width = int(max(main.ids.max(initial=0), linear.ids.max(initial=0))) + 1
-    rows, listed = zip(*(np.nonzero(ranking.ids >= 0) for ranking in (main, linear)), strict=True)
-    entries = [
-        row * width + ranking.ids[row, rank] for ranking, row, rank in zip((main, linear), rows, listed, strict=True)
-    ]
-    keys = np.unique(np.concatenate(entries))
-    odds, margins = (_looked_up(keys, width, *side) for side in zip((main, linear), entries, rows, listed, strict=True))
-    return Pairs(keys // width, keys % width, bounded(odds), np.maximum(margins / SLOPE + 1, 0))
-
-
-def _looked_up(
-    keys: NDArray[np.int64], width: int, ranking: Ranking, entries: NDArray[np.int64], rows: NDArray[np.int64],
-    ranks: NDArray[np.int64],
-) -> NDArray[np.float64]:  # fmt: skip
-    """Return the log-odds of a ranking for row · width + label in `keys`; those of its entries are in `entries`."""
-    if not len(entries):
-        return np.zeros(len(keys))
-    scores = log_odds(ranking.scores[rows, ranks])
-    lowest = np.full(len(ranking), np.inf)
-    np.minimum.at(lowest, rows, scores)
-    lowest[np.isinf(lowest)] = 0
-    order = np.argsort(entries)
-    entries, scores = entries[order], scores[order]
-    nearest = np.minimum(np.searchsorted(entries, keys), len(entries) - 1)
-    return np.where(entries[nearest] == keys, scores[nearest], lowest[keys // width])
-
-
-def _others(
-    main: Ranking, pairs: Pairs, scores: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return the labels of a ranking beyond DEPTH that are no candidates, with scores below those of candidates.
-
-    They keep the order of the ranking.
-    """
-    lowest = np.full(len(main), np.inf)
-    np.minimum.at(lowest, pairs.rows, scores)
-    odds = bounded(log_odds(main.scores))  # [points, k], falling
-    rows, ranks = np.nonzero(main.ids[:, DEPTH:] >= 0)
-    ranks += DEPTH
-    width = int(max(main.ids.max(initial=0), pairs.labels.max(initial=0))) + 1
-    new = ~np.isin(rows * width + main.ids[rows, ranks], pairs.rows * width + pairs.labels)
-    rows, ranks = rows[new], ranks[new]
-    return rows, main.ids[rows, ranks], lowest[rows] - BEHIND + odds[rows, ranks] - odds[rows, DEPTH - 1]
+def scored(main: Ranking, linear: LinearPredictor, X: csr_array) -> Scored:
+    """Return the first DEPTH labels of the main part with the scores of both parts."""
+    top = main.top(DEPTH)
+    margins = linear.margins_at(X, np.maximum(top.ids, 0))
+    return Scored(top.ids, bounded(log_odds(top.scores)), np.maximum(margins.astype(np.float64) + 1, 0))
 
 
 def log_odds(scores: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -230,9 +189,12 @@ def interpolation(counts: NDArray[np.integer]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Judged:
-    """Held-out points with the scores of both parts, to choose weights on."""
+    """Held-out points and their candidates (pairs) with the scores of both parts, to choose weights on."""
 
-    pairs: Pairs
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    main: NDArray[np.float64]
+    linear: NDArray[np.float64]
     right: NDArray[np.bool_]  # whether a pair's label is one of the point
     Y: csr_array
     counts: NDArray[np.int64]  # points of each label that the parts have learned from
@@ -242,28 +204,27 @@ class Judged:
     def of(cls, held_out: HeldOut, linear: LinearPredictor, train: Part, propensity: Propensity) -> Judged:
         """Score held-out points. Labels without a training point do not count: they will have some in the end."""
         counts = np.bincount(train.Y.indices, minlength=train.Y.shape[1])
-        part, main = held_out.part, held_out.ranking
-        pairs = joined(main, linear.rank(part.X, min(DEPTH, len(counts)), part.filtered))
-        seen = counts[pairs.labels] > 0
-        pairs = Pairs(*(getattr(pairs, field.name)[seen] for field in dataclasses.fields(Pairs)))
-        Y = csr_array(part.Y.multiply((counts > 0).astype(np.float32)))
+        found = scored(held_out.ranking, linear, held_out.part.X)
+        rows, ranks = np.nonzero((found.ids >= 0) & (counts[found.ids] > 0))
+        labels = found.ids[rows, ranks]
+        Y = csr_array(held_out.part.Y.multiply((counts > 0).astype(np.float32)))
         Y.eliminate_zeros()
         inverse = metrics.inverse_propensities(counts, len(train), *propensity)
-        return cls(pairs, stored(Y, pairs.rows, pairs.labels), Y, counts, inverse)
+        return cls(rows, labels, found.main[rows, ranks], found.linear[rows, ranks], stored(Y, rows, labels),
+                   Y, counts, inverse)  # fmt: skip
 
     def of_rows(self, chosen: NDArray[np.bool_]) -> Judged:
         """Return only the chosen points; the others have no labels and no candidates."""
-        keep = chosen[self.pairs.rows]
-        pairs = Pairs(*(getattr(self.pairs, field.name)[keep] for field in dataclasses.fields(Pairs)))
+        keep = chosen[self.rows]
         Y = csr_array(self.Y.multiply(chosen[:, None].astype(np.float32)))
         Y.eliminate_zeros()
-        return dataclasses.replace(self, pairs=pairs, right=self.right[keep], Y=Y)
+        pairs = {name: getattr(self, name)[keep] for name in ("rows", "labels", "main", "linear", "right")}
+        return dataclasses.replace(self, **pairs, Y=Y)
 
     def quality(self, main: float, knots: NDArray[np.float64]) -> float:
         """Return nDCG@5 plus propensity-scored nDCG@5, in percent, with these weights of the parts."""
-        w = (interpolation(self.counts) @ knots)[self.pairs.labels]
-        scores = main * self.pairs.main + w * self.pairs.linear
-        ranking = Ranking.of_pairs(self.pairs.rows, self.pairs.labels, scores, self.Y.shape[0], 5)
+        w = (interpolation(self.counts) @ knots)[self.labels]
+        ranking = Ranking.of_pairs(self.rows, self.labels, main * self.main + w * self.linear, self.Y.shape[0], 5)
         some = np.diff(self.Y.indptr) > 0
         figures = metrics.measure(Ranking(ranking.ids[some], ranking.scores[some]), self.Y[some], self.inverse, ks=[5])
         return figures["nDCG@5"] + figures["PSnDCG@5"]
@@ -310,13 +271,12 @@ def ranking_loss(judged: Judged, tail: float) -> Callable[[Tensor, Tensor], Tens
 
     on average over points with labels, with u_l = 1 − tail + tail / p_l (p: propensity; 1 / p scaled to a mean of 1).
     """
-    pairs, points = judged.pairs, judged.Y.shape[0]
-    main, rows = torch.from_numpy(pairs.main), torch.from_numpy(pairs.rows)
-    basis = torch.from_numpy(interpolation(judged.counts)[pairs.labels] * pairs.linear[:, None])  # [P, KNOTS]
+    points, main, rows = judged.Y.shape[0], torch.from_numpy(judged.main), torch.from_numpy(judged.rows)
+    basis = torch.from_numpy(interpolation(judged.counts)[judged.labels] * judged.linear[:, None])  # [P, KNOTS]
     right = torch.from_numpy(judged.right)
-    inverse, sizes = judged.inverse[pairs.labels], np.diff(judged.Y.indptr)
+    inverse, sizes = judged.inverse[judged.labels], np.diff(judged.Y.indptr)
     own = (1 - tail) + tail * inverse / inverse[judged.right].mean()
-    shares = torch.from_numpy(own / np.clip(sizes, 1, 5)[pairs.rows])[right] / max(int((sizes > 0).sum()), 1)
+    shares = torch.from_numpy(own / np.clip(sizes, 1, 5)[judged.rows])[right] / max(int((sizes > 0).sum()), 1)
 
     def loss(a: Tensor, knots: Tensor) -> Tensor:
         scores = a * main + basis @ knots
@@ -409,7 +369,7 @@ class Blend(Model):
         ranking, held_out = self.unseen
         counts = np.bincount(part.Y.indices, minlength=self.label_count) + self.counts.cpu().numpy()
         predictor = self.joint(main, counts)
-        return HeldOut(predictor.reranked(ranking, held_out.X, ranking.k, held_out.filtered), held_out)
+        return HeldOut(predictor.reranked(ranking, held_out.X, ranking.k), held_out)
 
     def candidates(self, main: Predictor, part: Part) -> csr_array:
         """Return the labels that the main part ranks highest for training points, [N, L]."""

@@ -92,6 +92,12 @@ class LinearPredictor:
         products = X @ self.weights
         return np.asarray(products.toarray() + self.bias, dtype=np.float32)
 
+    def margins_at(self, X: csr_array, labels: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return w · x + b of some labels of each point, [points, W].  labels: [points, W]."""
+        size = max(1, min(learner.BATCH, CELLS // max(len(self.bias), 1)))
+        blocks = (slice(start, start + size) for start in range(0, max(X.shape[0], 1), size))
+        return np.concatenate([np.take_along_axis(self.margins(X[some]), labels[some], axis=1) for some in blocks])
+
     def recall(self, X: csr_array, k: int) -> None:
         """Return None: the search is exact."""
 
