@@ -197,19 +197,21 @@ class Linear(Model):
             if self.solves_at_once:
                 weights = self.solved_at_once(some, run, None)
             else:
-                negatives = everywhere(some) if self.met is None else self.met_by(more, self.met, labels)
+                negatives = everywhere(some) if self.met is None else self.met_by(whole, self.met, labels)
                 weights = self.solved(some, negatives, run, self.settings.rounds)
             return kept(weights)
 
         self.replace(labels, held_in(run.stage("linear-whole", solved), self.features))
 
-    def met_by(self, more: Part, met: csr_array, labels: NDArray[np.int64]) -> csr_array:
-        """Return the negatives of all rounds, and below them the hardest labels of more points, [N, labels].
+    def met_by(self, whole: Part, met: csr_array, labels: NDArray[np.int64]) -> csr_array:
+        """Return the negatives of all rounds, and the labels that the last weights rank highest, [N, labels].
 
         Those of earlier rounds must stay: the last weights rank them low because they were learned from.
         """
-        harder = hardest(more.X, self.held(), self.settings.rounds * self.settings.mined)
-        return csr_array(vstack([met[:, labels], harder[:, labels]], format="csr"))
+        harder = hardest(whole.X, self.held(), self.settings.mined)
+        before = csr_array((met.data, met.indices, np.append(met.indptr, np.full(len(whole) - met.shape[0], met.nnz))),
+                           shape=harder.shape)  # fmt: skip
+        return csr_array((((before + harder)[:, labels]) != 0).astype(np.float32))
 
     def learn_more(self, part: Part, run: Run) -> None:
         """Learn from more points without the earlier ones: their labels move as little as these points allow."""
