@@ -347,6 +347,33 @@ def test_ties_go_to_the_lower_id():
         assert scores == pytest.approx([reference.sigmoid(SLOPE * row[label]) for label in best])
 
 
+def test_margins_of_pairs_are_those_of_all_labels(part):
+    """Bit for bit; in any order, with points and pairs that are repeated, left out, or empty."""
+    predictor: LinearPredictor = fitted(part).predictor()
+    X = csr_array(vstack([part.X[:7], csr_array((1, part.X.shape[1]), dtype=np.float32)]))
+    rows, labels = np.array([5, 0, 7, 5, 2, 0, 5]), np.array([3, 11, 0, 3, 7, 1, 0])
+    assert np.array_equal(predictor.margins_at(X, rows, labels), predictor.margins(X)[rows, labels])
+    assert predictor.margins(X)[7].tolist() == predictor.bias.tolist()
+    assert len(predictor.margins_at(X, rows[:0], labels[:0])) == 0
+
+
+def test_margins_are_those_of_a_slow_loop(part):
+    predictor: LinearPredictor = fitted(part).predictor()
+    W, rows = predictor.weights.toarray().T.tolist(), part.X[:4].toarray().tolist()
+    slow = [[reference.dot(w, row) + b for w, b in zip(W, predictor.bias.tolist(), strict=True)] for row in rows]
+    assert predictor.margins(part.X[:4]) == pytest.approx(np.array(slow), abs=1e-5)
+
+
+def test_a_ranking_in_threads_keeps_the_order_of_points(part, monkeypatch):
+    predictor: LinearPredictor = fitted(part).predictor()
+    together = predictor.rank(part.X, 5)
+    monkeypatch.setattr("zipfel.models.learner.BATCH", 7)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    apart = predictor.rank(part.X, 5)
+    assert np.array_equal(together.ids, apart.ids)
+    assert np.array_equal(together.scores, apart.scores)
+
+
 def test_what_features_contribute_sums_up_to_w_x(part):
     predictor, W = fitted(part).predictor(), fitted(part).held().W.toarray()
     for point in range(5):
