@@ -299,8 +299,8 @@ def test_signs_are_those_of_a_slow_loop(seed):
 
 @pytest.mark.parametrize("count", [1, 3, 9])
 def test_the_hardest_labels_are_those_with_the_highest_margins(count, monkeypatch):
-    monkeypatch.setattr(linear_solvers, "WIDTH", 2)
     monkeypatch.setattr(linear_solvers, "BLOCK", 4)
+    monkeypatch.setattr(linear_solvers, "SCORES", 15)  # of three points
     part, numbers = random_part(7), np.random.default_rng(8)
     weights = Weights(csr_array(numbers.normal(size=(5, 6)).astype(np.float32)), numbers.normal(size=5).astype("f4"))
     found = hardest(part.X, weights, count)
@@ -345,6 +345,33 @@ def test_ties_go_to_the_lower_id():
         best = sorted(range(400), key=lambda label: (-row[label], label))[:7]
         assert ids.tolist() == best
         assert scores == pytest.approx([reference.sigmoid(SLOPE * row[label]) for label in best])
+
+
+def test_margins_of_pairs_are_those_of_all_labels(part):
+    """Bit for bit; in any order, with points and pairs that are repeated, left out, or empty."""
+    predictor: LinearPredictor = fitted(part).predictor()
+    X = csr_array(vstack([part.X[:7], csr_array((1, part.X.shape[1]), dtype=np.float32)]))
+    rows, labels = np.array([5, 0, 7, 5, 2, 0, 5]), np.array([3, 11, 0, 3, 7, 1, 0])
+    assert np.array_equal(predictor.margins_at(X, rows, labels), predictor.margins(X)[rows, labels])
+    assert predictor.margins(X)[7].tolist() == predictor.bias.tolist()
+    assert len(predictor.margins_at(X, rows[:0], labels[:0])) == 0
+
+
+def test_margins_are_those_of_a_slow_loop(part):
+    predictor: LinearPredictor = fitted(part).predictor()
+    W, rows = predictor.weights.toarray().T.tolist(), part.X[:4].toarray().tolist()
+    slow = [[reference.dot(w, row) + b for w, b in zip(W, predictor.bias.tolist(), strict=True)] for row in rows]
+    assert predictor.margins(part.X[:4]) == pytest.approx(np.array(slow), abs=1e-5)
+
+
+def test_a_ranking_in_threads_keeps_the_order_of_points(part, monkeypatch):
+    predictor: LinearPredictor = fitted(part).predictor()
+    together = predictor.rank(part.X, 5)
+    monkeypatch.setattr("zipfel.models.learner.BATCH", 7)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    apart = predictor.rank(part.X, 5)
+    assert np.array_equal(together.ids, apart.ids)
+    assert np.array_equal(together.scores, apart.scores)
 
 
 def test_what_features_contribute_sums_up_to_w_x(part):
@@ -420,8 +447,10 @@ def test_held_out_points_are_solved_in_against_the_negatives_of_all_rounds(part,
     before = whole.held()
     whole.add(stay, held, Run())
     labels = np.unique(held.Y.indices)
-    harder = hardest(held.X, before, 4)
-    assert (listed[-1].toarray() == np.vstack([listed[-2].toarray(), harder.toarray()])[:, labels]).all()
+    harder = sets(hardest(csr_array(vstack([stay.X, held.X])), before, 2))
+    earlier = sets(listed[-2]) + [set()] * len(held)
+    wanted = [(old | new) & set(labels.tolist()) for old, new in zip(earlier, harder, strict=True)]
+    assert [{int(labels[at]) for at in row} for row in sets(listed[-1])] == wanted
 
 
 def test_a_validation_part_of_the_user_is_not_learned_from(part):

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
+from scipy.special import expit
 from torch import Tensor
 
 from zipfel.config import Settings, Span, setting
@@ -24,7 +27,7 @@ from zipfel.data.dataset import Part
 from zipfel.index.exact import SPARE
 from zipfel.models import learner
 from zipfel.models.base import Abilities, Lesson, Model
-from zipfel.models.learner import HeldOut, Learner, labelled, most_filtered, rank_held_out, sorted_ranking
+from zipfel.models.learner import HeldOut, Learner, labelled, most_filtered, rank_held_out
 from zipfel.models.linear_solvers import (
     Loss,
     Objective,
@@ -39,7 +42,7 @@ from zipfel.models.saving import sparse_matrix, sparse_tensors
 from zipfel.training.progress import Moment
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome
-from zipfel.types import Ranking, Shortlist
+from zipfel.types import Ranking
 
 SLOPE = 2.0  # a score is σ(SLOPE · (w · x + b)); calibration makes it a probability
 FEW_PAIRS = 2 * 10**7  # points × labels up to which no negatives are mined
@@ -79,18 +82,44 @@ class LinearPredictor:
     first: None = None  # no learner: there is neither an encoder nor an index
 
     def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
-        """Rank labels for the points of X, [points, k], without filtered pairs."""
-        wide, parts = k + most_filtered(filtered), []
+        """Rank labels for the points of X, [points, k], without filtered pairs; large batches in threads."""
+        wide = k + most_filtered(filtered)
         size = max(1, min(learner.BATCH, CELLS // max(len(self.bias), 1)))
-        for start in range(0, max(X.shape[0], 1), size):
-            parts.append(best_of(torch.from_numpy(self.margins(X[start : start + size])), wide))
-        ranking = Ranking(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "scores")))
+        if X.shape[0] <= size:
+            ranking = best_of(torch.from_numpy(self.margins(X)), wide)
+        else:
+            with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+                blocks = (X[start : start + size] for start in range(0, X.shape[0], size))
+                parts = list(pool.map(lambda rows: best_of(torch.from_numpy(self.margins(rows)), wide), blocks))
+            ranking = Ranking(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "scores")))
         return ranking if filtered is None else ranking.without(filtered).top(k)
 
     def margins(self, X: csr_array) -> NDArray[np.float32]:
-        """Return w · x + b of all labels, [points, L]."""
-        products = X @ self.weights
-        return np.asarray(products.toarray() + self.bias, dtype=np.float32)
+        """Return w · x + b of all labels, [points, L].
+
+        Point by point: most labels share a frequent feature with a point, so a sparse product would be full.
+        """
+        margins = np.empty((X.shape[0], len(self.bias)), dtype=np.float32)
+        for row, (start, end) in enumerate(pairwise(X.indptr)):
+            margins[row] = self.weights[X.indices[start:end]].T @ X.data[start:end]
+        return np.add(margins, self.bias, out=margins)
+
+    def margins_at(self, X: csr_array, rows: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return w · x + b of given pairs of a point and a label, [P]; cheaper than `margins` for few pairs a point."""
+        margins, x = np.empty(len(rows), dtype=np.float32), np.zeros(X.shape[1], dtype=np.float32)
+        order = np.argsort(rows, kind="stable")
+        ends = np.searchsorted(rows[order], np.arange(X.shape[0] + 1))
+        for row in np.unique(rows):
+            pairs, stored = order[ends[row] : ends[row + 1]], slice(X.indptr[row], X.indptr[row + 1])
+            x[X.indices[stored]] = X.data[stored]
+            margins[pairs] = self.by_label[labels[pairs]] @ x
+            x[X.indices[stored]] = 0
+        return np.asarray(margins + self.bias[labels], dtype=np.float32)
+
+    @cached_property
+    def by_label(self) -> csr_array:
+        """The weights by label, [L, F]."""
+        return csr_array(self.weights.T.tocsr())
 
     def margins_at(self, X: csr_array, labels: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return w · x + b of some labels of each point, [points, W].  labels: [points, W]."""
@@ -108,9 +137,8 @@ class LinearPredictor:
 
     def cosines(self, label: int) -> Tensor:
         """Return the cosine of a label's weights with those of each label, [L]."""
-        by_label = csr_array(self.weights.T)
-        lengths = np.sqrt(np.asarray(by_label.multiply(by_label).sum(axis=1)).ravel())
-        products = (by_label @ by_label[[label]].T).toarray()[:, 0]
+        lengths = np.sqrt(np.asarray(self.by_label.multiply(self.by_label).sum(axis=1)).ravel())
+        products = (self.by_label @ self.by_label[[label]].T).toarray()[:, 0]
         return torch.from_numpy(products / np.maximum(lengths * lengths[label], 1e-12))
 
 
@@ -122,8 +150,12 @@ def best_of(margins: Tensor, k: int) -> Ranking:
     if count < margins.shape[1] and bool(tied.any()):
         order = margins[tied].sort(dim=1, descending=True, stable=True)
         top.values[tied], top.indices[tied] = order.values[:, :count], order.indices[:, :count]
-    scores = torch.sigmoid(SLOPE * top.values.double())
-    return sorted_ranking(Shortlist(top.indices, scores.float()), k)
+    ids, scores = top.indices.numpy(), expit(SLOPE * top.values.double().numpy()).astype(np.float32)
+    order = np.lexsort((ids, -scores))[:, :k]
+    ranking = Ranking.empty(len(ids), k)
+    ranking.ids[:, :count] = np.take_along_axis(ids, order, axis=1)
+    ranking.scores[:, :count] = np.take_along_axis(scores, order, axis=1)
+    return ranking
 
 
 class Linear(Model):
@@ -203,19 +235,21 @@ class Linear(Model):
             if self.solves_at_once:
                 weights = self.solved_at_once(some, run, None)
             else:
-                negatives = everywhere(some) if self.met is None else self.met_by(more, self.met, labels)
+                negatives = everywhere(some) if self.met is None else self.met_by(whole, self.met, labels)
                 weights = self.solved(some, negatives, run, self.settings.rounds)
             return kept(weights)
 
         self.replace(labels, held_in(run.stage("linear-whole", solved), self.features))
 
-    def met_by(self, more: Part, met: csr_array, labels: NDArray[np.int64]) -> csr_array:
-        """Return the negatives of all rounds, and below them the hardest labels of more points, [N, labels].
+    def met_by(self, whole: Part, met: csr_array, labels: NDArray[np.int64]) -> csr_array:
+        """Return the negatives of all rounds, and the labels that the last weights rank highest, [N, labels].
 
         Those of earlier rounds must stay: the last weights rank them low because they were learned from.
         """
-        harder = hardest(more.X, self.held(), self.settings.rounds * self.settings.mined)
-        return csr_array(vstack([met[:, labels], harder[:, labels]], format="csr"))
+        harder = hardest(whole.X, self.held(), self.settings.mined)
+        before = csr_array((met.data, met.indices, np.append(met.indptr, np.full(len(whole) - met.shape[0], met.nnz))),
+                           shape=harder.shape)  # fmt: skip
+        return csr_array((((before + harder)[:, labels]) != 0).astype(np.float32))
 
     def learn_more(self, part: Part, run: Run) -> None:
         """Learn from more points without the earlier ones: their labels move as little as these points allow."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -29,8 +30,9 @@ GRADIENT_STEPS = 12  # of conjugate gradients in a step of Newton's method
 SOLVED = 0.001  # relative length of a label's gradient at which Newton's method has solved it
 CONVERGED = 0.01  # liblinear's tolerance, by its own measure; with C ≤ 1 both come within 0.1% of the least objective
 CELLS = 1 << 26  # numbers of the scores, and of the weights, of the labels that are solved at once
-BLOCK = 4096  # points that are scored at once
-WIDTH = 512  # labels that are scored at once, and random directions that centroids are projected on
+BLOCK = 256  # points that are scored at once
+SCORES = 1 << 24  # scores that a thread holds at most
+WIDTH = 512  # random directions that centroids are projected on
 ROUNDING = 1e-5  # relative, of an objective in float32: a sum over all points
 MOST_PASSES = 50  # over the points of a label
 LABELS = 64  # labels that a process solves at once
@@ -285,20 +287,9 @@ def signs_of(Y: csr_array, negatives: csr_array, excluded: csr_array | None) -> 
 
 def hardest(X: csr_array, weights: Weights, count: int) -> csr_array:
     """Return the labels that score highest for each point, [N, L] with `count` ones in a row."""
-    bias, columns = torch.from_numpy(weights.bias), csc_array(weights.W.T)
-
-    def scores(points: slice, labels: slice) -> Tensor:
-        return sparse_tensor(X[points], torch.device("cpu")) @ chunk(labels) + bias[labels]
-
-    last: dict[int, Tensor] = {}
-
-    def chunk(labels: slice) -> Tensor:  # of all blocks of points, one after the other
-        if labels.start not in last:
-            last.clear()
-            last[labels.start] = dense(columns[:, labels], torch.device("cpu"))
-        return last[labels.start]
-
-    return _best_labels(scores, X.shape[0], len(bias), count)
+    by_feature, bias = csr_array(weights.W.T.tocsr()), weights.bias
+    return _best_labels(lambda some: torch.from_numpy((X[some] @ by_feature).toarray() + bias), X.shape[0], len(bias),
+                        count)  # fmt: skip
 
 
 def nearest_centroids(X: csr_array, Y: csr_array, count: int, numbers: np.random.Generator) -> csr_array:
@@ -310,23 +301,23 @@ def nearest_centroids(X: csr_array, Y: csr_array, count: int, numbers: np.random
     points = torch.from_numpy(np.asarray(X @ directions, dtype=np.float32))
     sums = torch.from_numpy(np.asarray(csr_array(Y.T) @ points.numpy(), dtype=np.float32))
     centroids = torch.nn.functional.normalize(sums, dim=1)
-    return _best_labels(lambda some, labels: points[some] @ centroids[labels].T, X.shape[0], Y.shape[1], count)
+    return _best_labels(lambda some: points[some] @ centroids.T, X.shape[0], Y.shape[1], count)
 
 
-def _best_labels(scores: Callable[[slice, slice], Tensor], points: int, labels: int, count: int) -> csr_array:
-    count = min(count, labels)
-    best = torch.full((points, count), -torch.inf)
-    ids = torch.zeros((points, count), dtype=torch.int32)
-    for first in range(0, labels, WIDTH):
-        some = slice(first, min(first + WIDTH, labels))
-        for start in range(0, points, BLOCK):
-            block = slice(start, min(start + BLOCK, points))
-            new = scores(block, some)
-            top = torch.cat([best[block], new], dim=1).topk(count, dim=1)
-            known = torch.cat([ids[block], torch.arange(first, some.stop, dtype=torch.int32).expand(new.shape)], dim=1)
-            best[block], ids[block] = top.values, known.gather(1, top.indices)
-    starts = np.arange(0, points * count + 1, max(count, 1))[: points + 1]
-    listed = csr_array((np.ones(ids.numel(), np.float32), ids.numpy().ravel(), starts), shape=(points, labels))
+def _best_labels(scores: Callable[[slice], Tensor], points: int, labels: int, count: int) -> csr_array:
+    """Return ones at the labels with the highest scores.  scores: of some points, [n, L].
+
+    In threads: sparse products of scipy and topk of torch let other threads run meanwhile.
+    """
+    count, size = min(count, labels), max(1, min(BLOCK, SCORES // max(labels, 1)))
+
+    def best(start: int) -> Tensor:
+        return scores(slice(start, start + size)).topk(count, dim=1, sorted=False).indices.int()
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        ids = torch.cat([torch.zeros((0, count), dtype=torch.int32), *pool.map(best, range(0, points, size))])
+    listed = csr_array((np.ones(ids.numel(), np.float32), ids.numpy().ravel(), np.arange(points + 1) * count),
+                       shape=(points, labels))  # fmt: skip
     listed.sort_indices()
     return listed
 
