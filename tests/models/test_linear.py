@@ -347,14 +347,19 @@ def test_ties_go_to_the_lower_id():
         assert scores == pytest.approx([reference.sigmoid(SLOPE * row[label]) for label in best])
 
 
-def test_margins_of_pairs_are_those_of_all_labels(part):
-    """Bit for bit; in any order, with points and pairs that are repeated, left out, or empty."""
+def test_margins_of_given_labels_are_those_of_all_labels(part, monkeypatch):
+    """Labels in any order, some of them twice; the last point is empty."""
     predictor: LinearPredictor = fitted(part).predictor()
     X = csr_array(vstack([part.X[:7], csr_array((1, part.X.shape[1]), dtype=np.float32)]))
-    rows, labels = np.array([5, 0, 7, 5, 2, 0, 5]), np.array([3, 11, 0, 3, 7, 1, 0])
-    assert np.array_equal(predictor.margins_at(X, rows, labels), predictor.margins(X)[rows, labels])
-    assert predictor.margins(X)[7].tolist() == predictor.bias.tolist()
-    assert len(predictor.margins_at(X, rows[:0], labels[:0])) == 0
+    labels = np.random.default_rng(0).integers(0, part.Y.shape[1], (8, 5))
+    wanted = np.take_along_axis(predictor.margins(X), labels, axis=1)
+    assert predictor.margins_at(X, labels) == pytest.approx(wanted, abs=1e-5)
+    assert predictor.margins_at(X, labels)[7].tolist() == predictor.bias[labels[7]].tolist()
+    assert predictor.margins_at(X[:0], labels[:0]).shape == (0, 5)
+    alone = np.concatenate([predictor.margins_at(X[[row]], labels[[row]]) for row in range(8)])
+    assert np.array_equal(predictor.margins_at(X, labels), alone)
+    monkeypatch.setattr("zipfel.models.linear.PAIRED", 3)
+    assert np.array_equal(predictor.margins_at(X, labels), alone)
 
 
 def test_margins_are_those_of_a_slow_loop(part):

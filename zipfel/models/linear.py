@@ -47,6 +47,7 @@ from zipfel.types import Ranking
 SLOPE = 2.0  # a score is σ(SLOPE · (w · x + b)); calibration makes it a probability
 FEW_PAIRS = 2 * 10**7  # points × labels up to which no negatives are mined
 CELLS = 1 << 24  # scores that prediction holds at once
+PAIRED = 256  # points whose margins with given labels are computed at once
 COUNTED = 2000  # labels on which a plan counts features
 
 
@@ -104,28 +105,27 @@ class LinearPredictor:
             margins[row] = self.weights[X.indices[start:end]].T @ X.data[start:end]
         return np.add(margins, self.bias, out=margins)
 
-    def margins_at(self, X: csr_array, rows: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return w · x + b of given pairs of a point and a label, [P]; cheaper than `margins` for few pairs a point."""
-        margins, x = np.empty(len(rows), dtype=np.float32), np.zeros(X.shape[1], dtype=np.float32)
-        order = np.argsort(rows, kind="stable")
-        ends = np.searchsorted(rows[order], np.arange(X.shape[0] + 1))
-        for row in np.unique(rows):
-            pairs, stored = order[ends[row] : ends[row + 1]], slice(X.indptr[row], X.indptr[row + 1])
-            x[X.indices[stored]] = X.data[stored]
-            margins[pairs] = self.by_label[labels[pairs]] @ x
-            x[X.indices[stored]] = 0
-        return np.asarray(margins + self.bias[labels], dtype=np.float32)
+    def margins_at(self, X: csr_array, labels: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return w · x + b of some labels of each point, [points, W], which is cheaper than those of all labels.
+
+        labels: [points, W].  Large batches are computed in threads.
+        """
+        if X.shape[0] <= PAIRED:
+            return self._margins_at(X, labels)
+        blocks = [slice(start, start + PAIRED) for start in range(0, X.shape[0], PAIRED)]
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            return np.concatenate(list(pool.map(lambda some: self._margins_at(X[some], labels[some]), blocks)))
+
+    def _margins_at(self, X: csr_array, labels: NDArray[np.int64]) -> NDArray[np.float32]:
+        weights = self.by_label[labels.ravel()]  # [points · W, F]
+        points = X[np.repeat(np.arange(X.shape[0]), labels.shape[1])]
+        products = np.asarray(weights.multiply(points).sum(axis=1)).reshape(labels.shape)
+        return np.asarray(products + self.bias[labels], dtype=np.float32)
 
     @cached_property
     def by_label(self) -> csr_array:
         """The weights by label, [L, F]."""
         return csr_array(self.weights.T.tocsr())
-
-    def margins_at(self, X: csr_array, labels: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return w · x + b of some labels of each point, [points, W].  labels: [points, W]."""
-        size = max(1, min(learner.BATCH, CELLS // max(len(self.bias), 1)))
-        blocks = (slice(start, start + size) for start in range(0, max(X.shape[0], 1), size))
-        return np.concatenate([np.take_along_axis(self.margins(X[some]), labels[some], axis=1) for some in blocks])
 
     def recall(self, X: csr_array, k: int) -> None:
         """Return None: the search is exact."""
