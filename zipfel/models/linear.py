@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import ClassVar, Literal
@@ -49,6 +49,7 @@ FEW_PAIRS = 2 * 10**7  # points × labels up to which no negatives are mined
 CELLS = 1 << 24  # scores that prediction holds at once
 PAIRED = 256  # points whose margins with given labels are computed at once
 COUNTED = 2000  # labels on which a plan counts features
+ROUGH = 0.1  # liblinear's tolerance against mined negatives
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,11 @@ class LinearSettings(Settings):
     )
     rounds: int = setting(3, "how often labels are solved, each time against more mined negatives", at_least=1)
     mined: int = setting(50, "labels, best ranked first, that each point becomes a negative of in a round", at_least=1)
-    min_weight: float = setting(0.01, "smaller weights are dropped", at_least=0)
+    min_weight: float = setting(0.02, "smaller weights are dropped", at_least=0)
 
 
 PRESETS: dict[str, LinearSettings] = {
-    "paper": LinearSettings(negatives="all"),  # DiSMEC
+    "paper": LinearSettings(negatives="all", min_weight=0.01),  # DiSMEC
     "default": LinearSettings(),
     "fast": LinearSettings(rounds=2),
 }
@@ -151,10 +152,10 @@ def best_of(margins: Tensor, k: int) -> Ranking:
         order = margins[tied].sort(dim=1, descending=True, stable=True)
         top.values[tied], top.indices[tied] = order.values[:, :count], order.indices[:, :count]
     ids, scores = top.indices.numpy(), expit(SLOPE * top.values.double().numpy()).astype(np.float32)
-    order = np.lexsort((ids, -scores))[:, :k]
+    best = np.lexsort((ids, -scores))[:, :k]
     ranking = Ranking.empty(len(ids), k)
-    ranking.ids[:, :count] = np.take_along_axis(ids, order, axis=1)
-    ranking.scores[:, :count] = np.take_along_axis(scores, order, axis=1)
+    ranking.ids[:, :count] = np.take_along_axis(ids, best, axis=1)
+    ranking.scores[:, :count] = np.take_along_axis(scores, best, axis=1)
     return ranking
 
 
@@ -285,8 +286,9 @@ class Linear(Model):
     def solved(self, part: Part, negatives: csr_array, run: Run, number: int) -> Weights:
         """Return the weights of all labels of a part, against mined negatives."""
         tick = Ticker(run, f"linear-{number}", number, self.settings.rounds, part)
-        return liblinear(part.X, signs_of(part.Y, negatives, part.filtered), self.objective,
-                         torch.get_num_threads(), tick)  # fmt: skip
+        mined = negatives.nnz < len(part) * part.Y.shape[1]  # an approximation, which need not be solved to the end
+        objective = replace(self.objective, tolerance=ROUGH if mined else None)
+        return liblinear(part.X, signs_of(part.Y, negatives, part.filtered), objective, torch.get_num_threads(), tick)
 
     # --- Prediction, new labels and words -----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -48,11 +49,12 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised.  least: smaller weights are dropped."""
+    """What is minimised.  least: smaller weights are dropped.  tolerance: liblinear's; None is CONVERGED."""
 
     C: float = 1.0
     loss: Loss = "squared_hinge"
     least: float = 0.0
+    tolerance: float | None = None
 
 
 # --- All labels at once -----------------------------------------------------------------------------------------------
@@ -73,8 +75,8 @@ def newton(
     pieces = []
     for start in range(0, Y.shape[1], step):
         some = slice(start, min(start + step, Y.shape[1]))
-        signs = 2 * dense(columns[:, some], device) - 1
-        counted = torch.ones_like(signs) if left_out is None else 1 - dense(left_out[:, some], device)
+        signs = filled(columns[:, some], 1, -1, device)
+        counted = torch.ones_like(signs) if left_out is None else filled(left_out[:, some], 0, 1, device)
         held = None if centre is None else centred(centre, some, device)
         pieces.append(_pruned(_newton(forward, backward, signs, counted, objective, held), objective.least))
         on_labels(some.stop)
@@ -84,49 +86,75 @@ def newton(
 def _newton(
     X: Tensor, XT: Tensor, signs: Tensor, counted: Tensor, objective: Objective, centre: Tensor | None
 ) -> Tensor:
-    """Return weights [F + 1, n] of n labels; the last row is the bias.  signs, counted: [N, n]."""
+    """Return weights [F + 1, n] of n labels; the last row is the bias.  signs, counted: [N, n].
+
+    Solved labels leave the batch: the last columns of it need most of the steps.
+    """
     C = objective.C
     if centre is None:
         centre = signs.new_zeros(X.shape[1], signs.shape[1])
-        W = centre.clone()
-        W[-1] = -1  # most points are no points of a label, and are right at once
+        solution = centre.clone()
+        solution[-1] = -1  # most points are no points of a label, and are right at once
     else:
-        W = centre.clone()
-    scores = X @ W  # [N, n]
-    has_points = (signs > 0).any(dim=0)  # others keep w = 0 and b = −1
-    value, first = _value(W - centre, scores, signs, counted, objective), None
+        solution = centre.clone()
+    left = (signs > 0).any(dim=0).nonzero()[:, 0]  # labels to solve; others keep w = 0 and b = −1
+    W, centre, signs, counted = _columns(left, solution, centre, signs, counted)
+    scores, first = X @ W, None  # [N, n]
+    value = _value(W - centre, scores, signs, counted, objective)
     for _ in range(NEWTON_STEPS):
         slopes, curves = derivatives(signs * scores, objective.loss)
         gradient = W - centre + C * (XT @ (counted * signs * slopes))  # [F + 1, n]
         length = gradient.norm(dim=0)
         first = length if first is None else first
-        unsolved = has_points & (length > SOLVED * first)
-        if not bool(unsolved.any()):
+        unsolved = (length > SOLVED * first).nonzero()[:, 0]
+        if len(unsolved) < len(left):
+            solution[:, left] = W
+            left, W, centre, signs, counted, scores, value, first, gradient, curves = _columns(
+                unsolved, left, W, centre, signs, counted, scores, value, first, gradient, curves
+            )
+        if not len(left):
             break
-        step = _conjugate_gradients(X, XT, C * counted * curves, -gradient * unsolved)
+        step = _conjugate_gradients(X, XT, C * counted * curves, -gradient)
         W, scores, value = _line_search(
             W, step, scores, X @ step, value, (gradient * step).sum(dim=0),
-            lambda W, scores: _value(W - centre, scores, signs, counted, objective),
+            partial(_value_at, centre, signs, counted, objective),
         )  # fmt: skip
-    return W
+    solution[:, left] = W
+    return solution
+
+
+def _columns(which: Tensor, *matrices: Tensor) -> tuple[Tensor, ...]:
+    """Return some columns of each matrix, or entries of each vector."""
+    return tuple(matrix.index_select(matrix.ndim - 1, which) for matrix in matrices)
 
 
 def _conjugate_gradients(X: Tensor, XT: Tensor, curves: Tensor, wanted: Tensor) -> Tensor:
-    """Return d [F + 1, n] with (I + Xᵀ diag(curves) X) d ≈ wanted, for each label."""
-    step, rest = torch.zeros_like(wanted), wanted.clone()
-    direction, size = rest.clone(), rest.square().sum(dim=0)
-    start = size.clone()
+    """Return d [F + 1, n] with (I + Xᵀ diag(curves) X) d ≈ wanted, for each label.
+
+    Labels that are close enough leave the batch once they are half of it.
+    """
+    found, left = torch.zeros_like(wanted), torch.arange(wanted.shape[1], device=wanted.device)
+    step, rest, direction = found.clone(), wanted, wanted
+    size = rest.square().sum(dim=0)
+    enough = 0.01 * size
     for _ in range(GRADIENT_STEPS):
         image = direction + XT @ (curves * (X @ direction))
         length = size / (direction * image).sum(dim=0).clamp_min(1e-30)
-        step += length * direction
-        rest -= length * image
+        step = step + length * direction
+        rest = rest - length * image
         new = rest.square().sum(dim=0)
-        if bool((new <= 0.01 * start).all()):
-            break
+        far = (new > enough).nonzero()[:, 0]
         direction = rest + new / size.clamp_min(1e-30) * direction
         size = new
-    return step
+        if 2 * len(far) <= len(left):
+            found[:, left] = step
+            left, step, rest, direction, size, enough, curves = _columns(
+                far, left, step, rest, direction, size, enough, curves
+            )
+        if not len(left):
+            break
+    found[:, left] = step
+    return found
 
 
 def _line_search(
@@ -144,6 +172,12 @@ def _line_search(
     lengths = torch.where(new > value, torch.zeros_like(lengths), lengths)  # rounding, at the very end
     W, scores = W + lengths * step, scores + lengths * moved
     return W, scores, torch.minimum(new, value)
+
+
+def _value_at(
+    centre: Tensor, signs: Tensor, counted: Tensor, objective: Objective, W: Tensor, scores: Tensor
+) -> Tensor:
+    return _value(W - centre, scores, signs, counted, objective)
 
 
 def _value(moved: Tensor, scores: Tensor, signs: Tensor, counted: Tensor, objective: Objective) -> Tensor:
@@ -166,11 +200,13 @@ def derivatives(margins: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
 
 
 def _pruned(W: Tensor, least: float) -> Weights:
-    W, bias = W[:-1].cpu(), W[-1].cpu().numpy()
-    labels, features = (W.T.abs() >= max(least, 1e-30)).nonzero(as_tuple=True)
-    values = W[features, labels].numpy().astype(np.float32)
-    starts = np.searchsorted(labels.numpy(), np.arange(W.shape[1] + 1))
-    return Weights(csr_array((values, features.numpy().astype(np.int32), starts), shape=W.T.shape), bias)
+    """Return weights [F + 1, n] without small ones; only the others leave the device."""
+    bias, by_label = W[-1].cpu().numpy(), W[:-1].T
+    labels, features = (by_label.abs() >= max(least, 1e-30)).nonzero(as_tuple=True)
+    values = by_label[labels, features].cpu().numpy()
+    starts = np.searchsorted(labels.cpu().numpy(), np.arange(len(bias) + 1))
+    ids = features.int().cpu().numpy()
+    return Weights(csr_array((values, ids, starts), shape=tuple(by_label.shape)), bias)
 
 
 # --- Label by label ---------------------------------------------------------------------------------------------------
@@ -245,8 +281,9 @@ def _trained(
     from sklearn.svm._liblinear import set_verbosity_wrap, train_wrap
 
     set_verbosity_wrap(0)  # it reports each label otherwise
+    tolerance = CONVERGED if objective.tolerance is None else objective.tolerance
     kind, passes = (0, 100) if objective.loss == "logistic" else (1, MOST_PASSES)  # primal; dual
-    found, _ = train_wrap(points, (sides > 0).astype(np.float64), True, kind, CONVERGED, 1.0, objective.C, np.ones(2),
+    found, _ = train_wrap(points, (sides > 0).astype(np.float64), True, kind, tolerance, 1.0, objective.C, np.ones(2),
                           passes, 0, 0.1, weights)  # fmt: skip
     return found[0, :-1], float(found[0, -1])
 
@@ -259,10 +296,11 @@ def _fitted(
     from sklearn.linear_model import LogisticRegression
     from sklearn.svm import LinearSVC
 
+    tolerance = CONVERGED if objective.tolerance is None else objective.tolerance
     if objective.loss == "logistic":
-        solver = LogisticRegression(C=objective.C, solver="liblinear", tol=CONVERGED)
+        solver = LogisticRegression(C=objective.C, solver="liblinear", tol=tolerance)
     else:
-        solver = LinearSVC(C=objective.C, dual=True, tol=CONVERGED, max_iter=MOST_PASSES, random_state=0)
+        solver = LinearSVC(C=objective.C, dual=True, tol=tolerance, max_iter=MOST_PASSES, random_state=0)
     with config_context(assume_finite=True, skip_parameter_validation=True), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         solver.fit(points, sides, sample_weight=weights)
@@ -340,9 +378,12 @@ def sparse_tensor(matrix: csr_array, device: torch.device) -> Tensor:
         )  # fmt: skip
 
 
-def dense(matrix: csc_array, device: torch.device) -> Tensor:
-    """Return a sparse matrix as a dense tensor."""
-    return torch.from_numpy(np.asarray(matrix.toarray(), dtype=np.float32)).to(device)
+def filled(matrix: csc_array, at: float, elsewhere: float, device: torch.device) -> Tensor:
+    """Return one number where a matrix is not 0, and another elsewhere; only positions travel to the device."""
+    cells = torch.full(matrix.shape, float(elsewhere), device=device)
+    rows, columns = (torch.from_numpy(ids.astype(np.int64)).to(device) for ids in matrix.nonzero())
+    cells[rows, columns] = float(at)
+    return cells
 
 
 def centred(weights: Weights, labels: slice, device: torch.device) -> Tensor:
