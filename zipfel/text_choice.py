@@ -30,12 +30,12 @@ from zipfel.training.run import Run
 from zipfel.types import Ranking, stored
 
 STAGE = "text"
-POINTS = 8_000  # at most, of train
+POINTS = 10_000  # at most, of train
 TOKENS = 800_000  # at most, of these points
-LABELS = 600  # at most: half of them the most frequent ones
+LABELS = 1_000  # at most: half of them the most frequent ones
 HELD_OUT = 0.2
 FEWEST = 500  # points; fewer decide nothing
-SURE = 2.5  # standard errors that a gain must exceed: half a dozen changes are tried
+SURE = 2.0  # standard errors that a gain must exceed
 LEAST_GAIN = 0.003  # of nDCG@5 + PSnDCG@5: less is not worth more features
 FEW_WORDS = 30  # per point, up to which pieces of words are tried
 LONG_PIECES = 5  # characters
