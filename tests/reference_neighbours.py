@@ -1,4 +1,4 @@
-"""MNN and DXML once more, slowly and from the text of their papers: a training step, its gradients, the fit, prediction.
+"""MNN and DXML once more, slowly and from the text of their papers: a training step, the fit, prediction.
 
 Plain loops over lists of Python floats (64 bits), with the names of the papers. Random draws are arguments. Where the
 library departs from a paper, "ours" says how. A point is a list of (feature, weight); labels are sets.
@@ -6,6 +6,7 @@ library departs from a paper, "ours" says how. A point is a list of (feature, we
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 
@@ -14,9 +15,7 @@ def rows_of(matrix):
     """The stored (column, value) pairs of each row of a sparse matrix."""
     ends = matrix.indptr
     columns, values = matrix.indices.tolist(), matrix.data.tolist()
-    return [
-        list(zip(columns[low:high], values[low:high], strict=True)) for low, high in zip(ends, ends[1:], strict=False)
-    ]
+    return [list(zip(columns[low:high], values[low:high], strict=True)) for low, high in itertools.pairwise(ends)]
 
 
 def truth_of(matrix):
