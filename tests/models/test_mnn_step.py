@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import reference_neighbours as slow
 import torch
 from scipy.sparse import csr_array
 
+from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
-from zipfel.models import mnn
+from zipfel.models import mnn, neighbours
 from zipfel.models.base import Lesson
 from zipfel.models.mnn import Mnn, MnnSettings
 from zipfel.nn.optim import merged
@@ -149,12 +151,25 @@ def test_half_precision_of_the_trainer_does_not_reach_the_cosines(part, monkeypa
     assert half.item() == pytest.approx(objective(rows, seeded())["matching"].item(), abs=1e-6)
 
 
+def test_averages_before_they_have_length_1(part):
+    """Cosines do not show what the average is divided by; explanations and Eq. (2), (7) do."""
+    model = small()
+    points, weights = slow.rows_of(part.X), weights_of(model)
+    with torch.no_grad():
+        f_x = model.encoder.unscaled(bags(part.X), 0.4, seeded(1)).tolist()
+        f_y = model.label_encoder.unscaled(bags(part.Y)).tolist()
+    draws = iter(torch.rand(part.X.nnz, generator=seeded(1)).tolist())
+    wanted = [slow.mnn_f_x(weights["W_x"], point, [int(next(draws) < 0.6) for _ in point]) for point in points]
+    np.testing.assert_allclose(f_x, wanted, atol=1e-5)
+    np.testing.assert_allclose(f_y, [slow.mnn_f_y(weights["W_y"], y) for y in slow.truth_of(part.Y)], atol=1e-5)
+
+
 # --- The whole training -----------------------------------------------------------------------------------------------
 
 
-def learned_slowly(model: Mnn, part: Part, steps: list[Any], drawn: list[torch.Tensor]) -> Weights:
-    """Return the weights after steps of Adam with the same batches and draws, from a new model's weights."""
-    settings, weights = model.settings, weights_of(small())
+def learned_slowly(model: Mnn, weights: Weights, part: Part, steps: list[Any], drawn: list[torch.Tensor]) -> Weights:
+    """Return the weights after steps of Adam with the same batches and draws."""
+    settings = model.settings
     moments = slow.zeros(weights), slow.zeros(weights)
     for number, ((rows, state), others) in enumerate(zip(steps, drawn, strict=True), start=1):
         generator = torch.Generator()
@@ -201,11 +216,35 @@ def test_the_whole_training_is_that_of_the_twin(part, steps, drawn):
     assert len(steps) == 3 * 2
     for epoch in range(3):
         assert sorted(np.concatenate([rows for rows, _ in steps[2 * epoch : 2 * epoch + 2]])) == list(range(20))
-    wanted = learned_slowly(model, part, steps, drawn)
+    wanted = learned_slowly(model, weights_of(small()), part, steps, drawn)
     close(weights_of(model), wanted, atol=2e-4)
-    points = slow.rows_of(part.X)
-    f_x = [slow.unit(slow.mnn_f_x(wanted["W_x"], point, [1] * len(point))) for point in points]
-    np.testing.assert_allclose(model.memory.vectors, f_x, atol=1e-3)  # remembered as learned, nothing dropped
+    np.testing.assert_allclose(model.memory.vectors, encoded_slowly(wanted, part.X), atol=1e-3)  # nothing is dropped
+
+
+def encoded_slowly(weights: Weights, X: csr_array) -> list[list[float]]:
+    """Return f_x of points, of length 1."""
+    return [slow.unit(slow.mnn_f_x(weights["W_x"], point, [1] * len(point))) for point in slow.rows_of(X)]
+
+
+def test_the_vote_is_chosen_on_validation_then_all_points_are_learned_from_anew(part, steps, drawn):
+    """Two rounds, each from new weights; the second ends with all points in memory."""
+    model = small(epochs=2, batch_size=5, learning_rate=0.05, negatives=2)
+    train, validation = part.take(np.arange(12)), part.take(np.arange(12, 20))
+    model.fit(Lesson(train, validation, part), Run(seed=3))
+    assert [len(rows) for rows, _ in steps] == [6] * 4 + [5] * 8
+    first = learned_slowly(model, weights_of(small()), train, steps[:4], drawn[:4])
+    points, queries, truth = encoded_slowly(first, train.X), encoded_slowly(first, validation.X), slow.truth_of(train.Y)
+    qualities = {}
+    for vote in itertools.product(neighbours.NEIGHBOURS, neighbours.SHARPNESS):
+        ranking = [[label for label, _ in reference.vote(f_x, points, truth, LABELS, *vote)] for f_x in queries]
+        qualities[vote] = sum(reference.precision(ranking, slow.truth_of(validation.Y), k) for k in (1, 3, 5))
+    assert len(set(qualities.values())) > 2
+    assert qualities[model.neighbours, model.sharpness] == max(qualities.values())
+    anew = small()
+    anew.start(Run(seed=3).generator("start"))
+    assert weights_of(anew) != weights_of(small())
+    close(weights_of(model), learned_slowly(model, weights_of(anew), part, steps[4:], drawn[4:]), atol=2e-4)
+    np.testing.assert_allclose(model.memory.vectors, encoded_slowly(weights_of(model), part.X), atol=1e-5)
 
 
 # --- Prediction -------------------------------------------------------------------------------------------------------
@@ -220,16 +259,14 @@ def queries() -> csr_array:
     return csr_array(X.astype(np.float32))
 
 
-@pytest.mark.parametrize(("neighbours", "sharpness"), [(1, 1.0), (4, 2.0), (7, 0.0)])
-def test_neighbours_are_the_points_with_the_nearest_f_x(part, queries, neighbours, sharpness):
-    model = fitted(part, neighbours=neighbours, sharpness=sharpness, epochs=1)
+@pytest.mark.parametrize(("count", "sharpness"), [(1, 1.0), (4, 2.0), (7, 0.0)])
+def test_neighbours_are_the_points_with_the_nearest_f_x(part, queries, count, sharpness):
+    model = fitted(part, neighbours=count, sharpness=sharpness, epochs=1)
     ranking = model.learners()[0].rank(queries, LABELS)
-    W_x, truth = weights_of(model)["W_x"], slow.truth_of(part.Y)
-    points, asked = (
-        [slow.unit(slow.mnn_f_x(W_x, point, [1] * len(point))) for point in slow.rows_of(X)] for X in (part.X, queries)
-    )
+    truth = slow.truth_of(part.Y)
+    points, asked = (encoded_slowly(weights_of(model), X) for X in (part.X, queries))
     for row, f_x in enumerate(asked):
-        wanted = dict(reference.vote(f_x, points, truth, LABELS, neighbours, sharpness))
+        wanted = dict(reference.vote(f_x, points, truth, LABELS, count, sharpness))
         scores = [wanted[label] or 0.0 for label in ranking.ids[row].tolist()]
         assert ranking.scores[row].tolist() == pytest.approx(scores, abs=1e-4)
         assert scores == pytest.approx(sorted(wanted_or_0(wanted), reverse=True), abs=1e-4)
