@@ -170,6 +170,17 @@ def test_targets_are_neither_scaled_nor_shuffled(part, given_vectors, monkeypatc
         assert objective(np.array([row]), seeded())["smooth_l1"].item() == pytest.approx(wanted, abs=1e-5)
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_whitening_forgets_the_graph_where_there_are_as_many_dimensions_as_labels(seed):
+    """All cosines are −1 / (L − 1), whatever the vectors; with fewer dimensions they depend on them."""
+    V = np.random.default_rng(seed).standard_normal((LABELS, LABELS + 2)).astype(np.float32)
+    white = dxml.whitened(V)
+    apart = ~np.eye(LABELS, dtype=bool)
+    np.testing.assert_allclose((white @ white.T)[apart], -1 / (LABELS - 1), atol=1e-5)
+    fewer = dxml.whitened(V[:, :WIDTH])
+    assert np.ptp((fewer @ fewer.T)[apart]) > 0.5
+
+
 # --- Algorithm 1 ------------------------------------------------------------------------------------------------------
 
 
@@ -306,12 +317,13 @@ def test_the_composed_fit_is_algorithm_1(part, settings, counting, steps):
     graph = graph_slowly(part, model.settings)
     assert [label for label, row in enumerate(graph) if not row] == [5 if model.settings.graph else 6]
     (words,) = counting
-    wanted = {"vector_size": WIDTH, "sg": 1, "negative": 5, "window": 5, "min_count": 1, "sample": 0}
-    assert wanted.items() <= words.settings.items()
+    wanted = {"vector_size": WIDTH, "sg": 1, "negative": 5, "window": 5, "min_count": 1, "sample": 0, "sorted_vocab": 0}
+    assert {**words.settings, **wanted, "workers": 1} == words.settings
     assert words.walks == slow.dxml_walks(graph, 2, 6, Run(seed=3).numbers("labels"))
     assert words.lengths == (2 * (LABELS - 1), 2 * (LABELS - 1) * 6, 1)
     V = vectors_slowly(graph, model.settings, Run(seed=3))
     np.testing.assert_allclose(model.label_vectors(part.Y, Run(seed=3)), V, atol=1e-5)
+    assert len(steps) == 6
     epochs = [np.concatenate([rows for rows, _ in steps[first : first + 3]]) for first in (0, 3)]
     assert [sorted(rows) for rows in epochs] == [list(range(24))] * 2  # T = 2, batches of 8
     f_y = [slow.dxml_f_y(V, right) for right in slow.truth_of(part.Y)]
@@ -336,7 +348,7 @@ def test_tags_are_those_of_algorithm_2(part, neighbours, counting):
     model.fit(Lesson(part), Run(seed=3))
     numbers = np.random.default_rng(11)
     X = csr_array(
-        (numbers.uniform(-0.5, 2, (30, FEATURES)) * (numbers.random((30, FEATURES)) < 0.5)).astype(np.float32)
+        (numbers.uniform(-0.5, 2, (90, FEATURES)) * (numbers.random((90, FEATURES)) < 0.5)).astype(np.float32)
     )
     ranking = model.learners()[0].rank(X, LABELS)
     weights, truth = weights_of(model), slow.truth_of(part.Y)
@@ -357,7 +369,9 @@ def test_tags_are_those_of_algorithm_2(part, neighbours, counting):
             voted = reference.vote(f_x, points, truth, LABELS, neighbours, 0.0, members)
             wanted = {label: share for label, share in voted if share is not None}
         assert found == pytest.approx({label: wanted.get(label, 0.0) for label in range(LABELS)}, abs=1e-5)
-    assert compared >= 15
+    assert compared >= 45
+    products = [max(range(4), key=lambda i: slow.dot(f_x, centres[i])) for f_x in asked]
+    assert any(slow.nearest_centre(f_x, centres) != other for f_x, other in zip(asked, products, strict=True))
     assert len({slow.nearest_centre(f_x, centres) for f_x in asked}) >= 3
 
 
