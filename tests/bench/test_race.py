@@ -20,7 +20,7 @@ from arena import Arena, environment, is_gone
 import benchmarks
 import zipfel
 from zipfel.bench import launch, race, results
-from zipfel.bench.features import loaded, stage
+from zipfel.bench.features import featured, loaded, stage
 from zipfel.data.dataset import Dataset, Part
 from zipfel.errors import ConfigError, DataError
 from zipfel.evaluate import evaluate
@@ -45,7 +45,7 @@ def test_a_result_has_measurements_and_metrics(arena):
     assert line["train_peak_mb"] > 5
     assert line["settings"] == {"act": "good", "first": 2}
     assert {"commit", "machine", "date", "seed", "threads"} < set(line)
-    dataset = loaded(arena.data)
+    dataset = featured(loaded(arena.data))
     ids = np.tile(np.arange(2, 7), (len(dataset.test), 1))
     expected = evaluate(Ranking(ids, -ids.astype(np.float32)), dataset).values
     assert {name: line[name] for name in race.FIGURES} == pytest.approx({n: expected[n] for n in race.FIGURES})
@@ -195,9 +195,9 @@ def test_counts_become_tf_idf_and_given_weights_stay(tmp_path):
     for name, X in (("counts", counts), ("weights", weights)):
         part = Part(np.eye(3), X)
         zipfel.write(Dataset(part, Part(np.eye(3), X + 1), name=name), tmp_path / name, "npz")
-    lengths = np.sqrt(loaded(tmp_path / "counts").train.X.power(2).sum(axis=1))
+    lengths = np.sqrt(featured(loaded(tmp_path / "counts")).train.X.power(2).sum(axis=1))
     assert lengths == pytest.approx([1, 1, 1])
-    assert (loaded(tmp_path / "weights").train.X.toarray() == weights).all()
+    assert (featured(loaded(tmp_path / "weights")).train.X.toarray() == weights).all()
 
 
 def test_k_is_deep_enough_for_filtered_pairs(tmp_path):
