@@ -84,7 +84,7 @@ def _made(dataset: Dataset, threads: int) -> Origin:
     set_threads(threads)
     device = chosen_device("auto")
     wall, cpu = time.perf_counter(), _cpu_seconds()
-    choice = chosen_text(dataset, {}, Run(seed=0), device)
+    choice = chosen_text(dataclasses.replace(dataset, validation=None, test=None), {}, Run(seed=0), device)
     seconds = time.perf_counter() - wall
     get_reusable_executor(reuse=True).shutdown(wait=True)  # ended worker processes count as CPU seconds
     model = chosen(dataset, AUTO, "default", device.type).main.model

@@ -11,6 +11,8 @@ from rich.progress import TimeElapsedColumn
 
 from zipfel.bench import contestants, results, table
 from zipfel.bench.race import Job, Race, Rules
+from zipfel.bench.rows import data_sets
+from zipfel.bench.standing import standing
 from zipfel.cli.options import with_options
 from zipfel.cli.progress import bar, span
 from zipfel.cli.show import say, warn
@@ -41,8 +43,8 @@ def bench(
         raise ConfigError(f"{out} has no results; run the bench without --report-only first")
     write_bytes(out / "table.md", table.markdown(lines).encode())
     drawn = plots.write_plots(lines, out)
-    for name in table.data_sets(lines):
-        say(table.standing(lines, name).replace("**", ""))
+    for name in data_sets(lines):
+        say(standing(lines, name).replace("**", ""))
     say(", ".join(map(str, [out / results.NAME, out / "table.md", *drawn])))
 
 
