@@ -15,7 +15,7 @@ from pathlib import Path
 from zipfel.bench.plots import scatter
 from zipfel.bench.results import OK, Line, latest, read_results
 from zipfel.bench.rows import Row, data_sets, rows, titled
-from zipfel.bench.standing import AHEAD, GOALS, LEVEL, best_peers, chosen, comparisons, standing
+from zipfel.bench.standing import AHEAD, GOALS, LEVEL, Comparison, best_peers, chosen, comparisons, standing
 from zipfel.bench.table import chosen_text, pipes, together
 from zipfel.data.formats.files import write_bytes
 
@@ -103,15 +103,16 @@ def row_of(lines: Sequence[Line], data: str) -> list[str]:
     labels = f"{next(line['labels'] for line in lines if line['data'] == data):,}"
     if ours is None:
         return [data, labels, "none", *[""] * (len(GOALS) + 1)]
-    return [data, labels, ours.name, *(_pair(lines, ours, goal) for goal in GOALS), ours.cell("train_seconds")]
+    compared, peers = comparisons(lines, data), best_peers(lines, data)
+    pairs = [_pair(ours.means[goal], compared.get(goal), peers.get(goal), goal) for goal in GOALS]
+    return [data, labels, ours.name, *pairs, ours.cell("train_seconds")]
 
 
-def _pair(lines: Sequence[Line], ours: Row, goal: str) -> str:
-    own, peers = f"{ours.means[goal]:.1f}", best_peers(lines, ours.data)
-    if goal not in peers:
+def _pair(value: float, compared: Comparison | None, best: Row | None, goal: str) -> str:
+    own = f"{value:.1f}"
+    if compared is None or best is None:
         return own
-    is_ahead = comparisons(lines, ours.data)[goal].verdict == AHEAD
-    return f"{f'**{own}**' if is_ahead else own} ({peers[goal].means[goal]:.1f})"
+    return f"{f'**{own}**' if compared.verdict == AHEAD else own} ({best.means[goal]:.1f})"
 
 
 def is_unbeaten(lines: Sequence[Line], data: str, least: int) -> bool:
@@ -131,7 +132,8 @@ def chosen_features(lines: Sequence[Line]) -> list[str]:
 
 def fewer_seeds(lines: Sequence[Line]) -> list[str]:
     """Return a line that names contestants with fewer seeds than others."""
-    fewer = [row for data in data_sets(lines) for row in rows(lines, data) if 0 < row.seeds < most_seeds(lines)]
+    most = most_seeds(lines)
+    fewer = [row for data in data_sets(lines) for row in rows(lines, data) if 0 < row.seeds < most]
     names = [f"{row.title} on {row.data} ({row.seeds})" for row in fewer]
     return [f"- With fewer seeds: {', '.join(names)}."] if names else []
 

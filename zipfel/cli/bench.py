@@ -27,7 +27,7 @@ def bench(
     data: Annotated[
         list[Path] | None, typer.Argument(metavar="DATA ...", help="Data sets to run.", show_default=False)
     ] = None,
-    models: Annotated[str, typer.Option(help="Models: all, none, or names such as glas,lightdxml:fast.")] = "all",
+    models: Annotated[str, typer.Option(help="Models: all, none, or names such as auto,glas,lightdxml:fast.")] = "all",
     peers: Annotated[str, typer.Option(help="Peers: all, none, or names from benchmarks/recipes/peers.")] = "all",
     environments: Annotated[Path, typer.Option(help="Folder of the peers that install.py installed.")] = Path(".peers"),
     report_only: Annotated[bool, typer.Option("--report-only", help="Only rewrite the table and the plots.")] = False,
