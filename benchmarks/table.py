@@ -1,8 +1,8 @@
 """README's table and plot from the committed results of `zipfel bench`: `python -m benchmarks.table [--check]`.
 
-Writes the text between two marks in README.md, and docs/images/bench.svg. For each data set it compares our model, the
-one that was best on validation, with the best peer in each metric, and says where we lose and by how much. `--check`
-writes nothing, and fails if README is out of date.
+Writes the text between two marks in README.md, and docs/images/bench.svg. For each data set it compares our model,
+`auto` or else the one that was best on validation, with every peer in each metric, and says where we lose, where we are
+level, and by how much. `--check` writes nothing, and fails if README is out of date.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from pathlib import Path
 
 from zipfel.bench.plots import scatter
 from zipfel.bench.results import OK, Line, latest, read_results
-from zipfel.bench.table import GOALS, Row, best_peers, chosen, data_sets, pipes, rows, standing, together
+from zipfel.bench.rows import Row, data_sets, rows, titled
+from zipfel.bench.standing import AHEAD, GOALS, LEVEL, Comparison, best_peers, chosen, comparisons, standing
+from zipfel.bench.table import chosen_text, pipes, together
 from zipfel.data.formats.files import write_bytes
 
 ROOT = Path(__file__).parent.parent
@@ -25,23 +27,33 @@ BEGIN, END = "<!-- bench: written by benchmarks/table.py -->", "<!-- /bench -->"
 def text(lines: Sequence[Line]) -> str:
     """Return the text of README about these results."""
     names = data_sets(lines)
-    behind = [data for data in names if not ahead(lines, data)]
-    won = f"zipfel beats every peer in all four metrics on {len(names) - len(behind)} of {len(names)} data sets"
-    but = f" (all but {listed(behind)})" if behind else ""
     parts = [
         about(lines),
         "",
         pipes(["data", "labels", "ours", *GOALS, "train s"], [row_of(lines, data) for data in names]),
         "",
-        f"{won}{but}:",
+        f"{summary(lines)}:",
         "",
         *(f"- {standing(lines, data)}" for data in names),
+        *chosen_features(lines),
         *fewer_seeds(lines),
         *unfinished(lines),
+        *notes(lines),
         "",
         f"![P@1 against seconds to train, for every contestant]({PLOT})",
     ]
     return "\n".join(parts)
+
+
+def summary(lines: Sequence[Line]) -> str:
+    """Return on how many data sets we are ahead of every peer in all metrics, and on how many at least level."""
+    names = data_sets(lines)
+    won, unbeaten = ([data for data in names if is_unbeaten(lines, data, least)] for least in (AHEAD, LEVEL))
+    others = [data for data in names if data not in won]
+    level = [data for data in others if data in unbeaten]
+    but = f" (all but {listed(others)})" if others else ""
+    and_level = f"; on {listed(level)} it is ahead or level in all four" if level else ""
+    return f"zipfel beats every peer in all four metrics on {len(won)} of {len(names)} data sets{but}{and_level}"
 
 
 def most_seeds(lines: Sequence[Line]) -> int:
@@ -52,17 +64,28 @@ def most_seeds(lines: Sequence[Line]) -> int:
 def about(lines: Sequence[Line]) -> str:
     """Return how the figures were measured, and how to read the table."""
     seeds = most_seeds(lines)
-    peers = len({line["contestant"] for line in lines if not line["ours"] and line["status"] == OK})
+    count = len({line["contestant"] for line in lines if not line["ours"] and line["status"] == OK})
+    peers = f"{count} peer{'s' * (count != 1)}"
     tested = [line for line in lines if line["part"] == "test"]
     dates = sorted({line["date"] for line in tested})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     where = f"{together(tested, 'machine')}, threads {together(tested, 'threads')}"
     return (
-        f"Means of {seeds} seed{'s' * (seeds != 1)}; {where}, {when}; {peers} peers on the same features "
-        f"([all results]({RESULTS}), from `zipfel bench`). Our model for each data set is the one with the best P@1 on "
-        "validation. In brackets: the best result of any peer, which may be another peer in each column. "
-        "Bold: ours is better."
+        f"Means of {seeds} seed{'s' * (seeds != 1)}; {where}, {when}; {peers} on the same features "
+        f"([all results]({RESULTS}), from `zipfel bench`). Our model for each data set is {_ours(lines)}. "
+        "In brackets: the best result of any peer, which may be another peer in each column. "
+        "Bold: ours is better by more than two standard errors; a smaller difference is called level."
     )
+
+
+def _ours(lines: Sequence[Line]) -> str:
+    """Return how our models were chosen."""
+    picked = [row for data in data_sets(lines) if (row := chosen(lines, data)) is not None]
+    ways = [
+        *(["`auto`, as `zipfel train` chooses it"] if any(row.is_auto for row in picked) else []),
+        *(["the one with the best P@1 on validation"] if not all(row.is_auto for row in picked) or not picked else []),
+    ]
+    return ", or without it ".join(ways)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -75,33 +98,42 @@ def listed(names: Sequence[str]) -> str:
 
 
 def row_of(lines: Sequence[Line], data: str) -> list[str]:
-    """Return the row of a data set: our figures, bold where they are better, and the best peer's in brackets."""
-    ours, peers = chosen(lines, data), best_peers(lines, data)
+    """Return the row of a data set: our figures, bold where we are ahead, and the best peer's in brackets."""
+    ours = chosen(lines, data)
     labels = f"{next(line['labels'] for line in lines if line['data'] == data):,}"
     if ours is None:
         return [data, labels, "none", *[""] * (len(GOALS) + 1)]
-    return [data, labels, ours.title, *(_pair(ours, peers, goal) for goal in GOALS), ours.cell("train_seconds")]
+    compared, peers = comparisons(lines, data), best_peers(lines, data)
+    pairs = [_pair(ours.means[goal], compared.get(goal), peers.get(goal), goal) for goal in GOALS]
+    return [data, labels, ours.name, *pairs, ours.cell("train_seconds")]
 
 
-def _pair(ours: Row, peers: dict[str, Row], goal: str) -> str:
-    own = f"{ours.means[goal]:.1f}"
-    if goal not in peers:
+def _pair(value: float, compared: Comparison | None, best: Row | None, goal: str) -> str:
+    own = f"{value:.1f}"
+    if compared is None or best is None:
         return own
-    other = peers[goal].means[goal]
-    return f"{f'**{own}**' if ours.means[goal] > other else own} ({other:.1f})"
+    return f"{f'**{own}**' if compared.verdict == AHEAD else own} ({best.means[goal]:.1f})"
 
 
-def ahead(lines: Sequence[Line], data: str) -> bool:
-    """Return whether our model is ahead of every peer in all four metrics."""
+def is_unbeaten(lines: Sequence[Line], data: str, least: int) -> bool:
+    """Return whether our model is at least AHEAD, or LEVEL, against every peer in all four metrics."""
     ours, peers = chosen(lines, data), best_peers(lines, data)
     if ours is None or not peers or ours.seeds < max(peer.seeds for peer in peers.values()):
         return False
-    return all(ours.means[goal] > peer.means[goal] for goal, peer in peers.items())
+    return all(one.verdict >= least for one in comparisons(lines, data).values())
+
+
+def chosen_features(lines: Sequence[Line]) -> list[str]:
+    """Return a line that names data sets with chosen features, and their text settings."""
+    named = [f"{data}: {text}" for data in data_sets(lines) if (text := chosen_text(lines, data))]
+    peers = "offered to every peer, beside plain ones; the choice counts as training of `auto`"
+    return [f"- Chosen features ({peers}): {'; '.join(named)}."] if named else []
 
 
 def fewer_seeds(lines: Sequence[Line]) -> list[str]:
     """Return a line that names contestants with fewer seeds than others."""
-    fewer = [row for data in data_sets(lines) for row in rows(lines, data) if 0 < row.seeds < most_seeds(lines)]
+    most = most_seeds(lines)
+    fewer = [row for data in data_sets(lines) for row in rows(lines, data) if 0 < row.seeds < most]
     names = [f"{row.title} on {row.data} ({row.seeds})" for row in fewer]
     return [f"- With fewer seeds: {', '.join(names)}."] if names else []
 
@@ -109,8 +141,14 @@ def fewer_seeds(lines: Sequence[Line]) -> list[str]:
 def unfinished(lines: Sequence[Line]) -> list[str]:
     """Return a line that names contestants without results: not installed, timed out, or crashed."""
     tested = [line for line in latest(lines) if line["part"] == "test" and line["status"] not in (OK, "not applicable")]
-    names = dict.fromkeys(f"{line['title']} on {line['data']} ({line['status']})" for line in tested)
+    names = dict.fromkeys(f"{titled(line)} on {line['data']} ({line['status']})" for line in tested)
     return [f"- Did not finish: {', '.join(names)}."] if names else []
+
+
+def notes(lines: Sequence[Line]) -> list[str]:
+    """Return what lines of results note about themselves."""
+    tested = [line for line in latest(lines) if line["part"] == "test" and "note" in line]
+    return [*dict.fromkeys(f"- {titled(line)} on {line['data']}: {line['note']}." for line in tested)]
 
 
 def replaced(readme: str, content: str) -> str:

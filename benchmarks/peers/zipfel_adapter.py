@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import torch
+from joblib.externals.loky import get_reusable_executor
 from protocol import Ids, Rank, Scores, Task, main
 
 from zipfel import Tagger
@@ -23,6 +24,10 @@ def train(task: Task) -> None:
     tagger = Tagger(model, preset, settings, device=device, seed=task.seed)
     with task.learning():
         tagger.fit_dataset(dataset)
+        get_reusable_executor(reuse=True).shutdown(wait=True)  # ended worker processes count as CPU seconds
+    choice = tagger.chosen_
+    task.measured["chosen"] = {"model": choice.model, "main": choice.main.model, "preset": choice.preset,
+                               "why": choice.why}  # fmt: skip
     tagger.save(task.model, replace=True)
     serve = (task.model / "serve").rglob("*")
     task.measured["serve_mb"] = sum(path.stat().st_size for path in serve) / 1e6  # without what only training needs

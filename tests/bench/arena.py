@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import stat
 import sys
 from collections.abc import Callable
@@ -33,6 +34,8 @@ if settings["act"] == "sleep":
     time.sleep(60)
 os.makedirs(model, exist_ok=True)
 figures = {"train_seconds": 1.5, "train_cpu_seconds": 2.5}
+if settings.get("model") == "auto":
+    figures["chosen"] = {"model": "blend", "main": settings.get("main", "planted")}
 if verb == "predict":
     points = int(np.load(os.path.join(features, "X.tst.npz"))["shape"][0])
     ids = np.tile(np.arange(int(words["--k"])) + settings.get("first", 0), (points, 1))
@@ -73,6 +76,16 @@ class Arena:
         head = f'title = "Peer {name}"\nadapter = "fake"\nenvironment = "{environment}"\n'
         recipe.write_text(f"{head}{more}\n[base]\n{base}\n")
         return peers(name, self.folder / "benchmarks", self.folder / "environments")[0]
+
+    def auto(self, name: str = "auto", **settings: object) -> Contestant:
+        """Return a fake peer in the place of zipfel with the model that it chooses by itself."""
+        peer = self.peer(name, **settings)
+        return dataclasses.replace(peer, title="zipfel auto", model={"model": "auto"})
+
+    def take_texts(self) -> None:
+        """Take a data set of texts instead."""
+        self.data = self.folder / "texts"
+        zipfel.write(make(Synthetic(points=120, labels=12, texts=True, seed=3)), self.data, "lf")
 
     def race(self, *contestants: Contestant, heard: Callable[[Any], None] | None = None, **rules: Any) -> None:
         limits = Rules(**{"seeds": 1, "limit": 60, **rules})

@@ -8,7 +8,9 @@ import pytest
 from benchmarks import growth
 from benchmarks import table as readme
 from zipfel.bench import plots
-from zipfel.bench.table import COSTS, chosen, markdown, rows, standing
+from zipfel.bench.rows import COSTS, rows
+from zipfel.bench.standing import AHEAD, BEHIND, LEVEL, chosen, comparisons, error_of_difference, standing, verdict
+from zipfel.bench.table import markdown
 
 BINS = [{"lowest": 1, "highest": 4, "contribution": 2.0}, {"lowest": 5, "highest": 90, "contribution": 8.0}]
 
@@ -71,14 +73,126 @@ def test_our_model_is_chosen_on_validation_not_on_test():
 
 def test_the_summary_says_where_we_lose_and_by_how_much():
     summary = standing(RESULTS, "tiny")
-    expected = ("tiny: zb **loses** in P@5 (level with peer), PSP@1 (1.00 behind peer), PSP@5 (level with peer). "
-                "It is ahead in P@1 (by 1.00).")  # fmt: skip
-    assert summary == expected
+    expected = ("tiny: zb **loses** in PSP@1 (1.00 behind peer). It is **level** in P@1 (+1.00 against peer), "
+                "P@5 (+0.00 against peer), PSP@5 (+0.00 against peer).")  # fmt: skip
+    assert summary == expected  # P@1: 60, 62, 64 have a standard error of 2 / √3 = 1.15
     better = [line("zb", "validation"), line("zb", **dict.fromkeys(("P@1", "P@5", "PSP@1", "PSP@5"), 50.5)), line("p")]
     won = "tiny: zb is ahead of every peer in P@1 (by 0.50), P@5 (by 0.50), PSP@1 (by 0.50), PSP@5 (by 0.50)."
     assert standing(better, "tiny") == won
     assert standing(better[:2], "tiny") == "tiny: zb, and no peer to compare it with."
     assert "no model of ours" in standing(better[2:], "tiny")
+
+
+def seeds(contestant, *values, name="P@1", **more):
+    return [line(contestant, seed=seed, **{name: value, **more}) for seed, value in enumerate(values)]
+
+
+def row_of(*lines):
+    (row,) = rows(lines, "tiny")
+    return row
+
+
+@pytest.mark.parametrize(
+    ("ours", "peer", "error", "expected"),
+    [
+        # s² = 1 and 4, three seeds each: √(1/3 + 4/3) = 1.29, and two of them are 2.58
+        ((61, 62, 63), (57, 59, 61), 5**0.5 / 3**0.5, AHEAD),
+        ((61, 62, 63), (57.5, 59.5, 61.5), 5**0.5 / 3**0.5, LEVEL),
+        ((61, 62, 63), (62.5, 64.5, 66.5), 5**0.5 / 3**0.5, LEVEL),
+        ((61, 62, 63), (63, 65, 67), 5**0.5 / 3**0.5, BEHIND),
+        # one seed of the peer: 1 / √3 = 0.577, and two are 1.155
+        ((61, 62, 63), (60.8,), 3**-0.5, AHEAD),
+        ((61, 62, 63), (60.9,), 3**-0.5, LEVEL),
+        ((61, 62, 63), (63.2,), 3**-0.5, BEHIND),
+        # one seed of ours: s² = 4, two seeds have variance 2 / 2 = 1 of the mean
+        ((62,), (59, 61), 1.0, LEVEL),
+        ((62,), (58.9, 60.9), 1.0, AHEAD),
+        # one seed each: nothing is known of noise
+        ((62.0,), (61.9,), 0.0, AHEAD),
+        ((62.0,), (62.0,), 0.0, LEVEL),
+        ((62.0,), (62.1,), 0.0, BEHIND),
+    ],
+)
+def test_a_difference_within_two_standard_errors_is_level(ours, peer, error, expected):
+    a, b = row_of(*seeds("z", *ours)), row_of(*seeds("peer", *peer))
+    assert error_of_difference(a, b, "P@1") == pytest.approx(error)
+    assert error_of_difference(b, a, "P@1") == pytest.approx(error)
+    assert verdict(a, b, "P@1") == expected
+    assert verdict(b, a, "P@1") == -expected
+
+
+def test_every_peer_is_compared_with_not_only_the_one_with_the_best_mean():
+    ours = seeds("auto", 60, 60, 60, ours=True)
+    noisy, steady = seeds("noisy", 50, 62, 74), seeds("steady", 61, 61, 61)
+    found = comparisons([*ours, *noisy, *steady], "tiny")["P@1"]
+    assert (found.verdict, found.rival.contestant, found.lead) == (BEHIND, "steady", -1)  # 62 is level: error 6.9
+    found = comparisons([*ours, *seeds("noisy", 45, 57, 69), *seeds("steady", 58, 58, 58)], "tiny")["P@1"]
+    assert (found.verdict, found.rival.contestant) == (LEVEL, "noisy")
+    assert "is **level** in P@1 (+3.00 against noisy)" in standing(
+        [*ours, *seeds("noisy", 45, 57, 69), *seeds("steady", 58, 58, 58)], "tiny"
+    )
+
+
+def test_auto_is_ours_without_validation():
+    mine = {"ours": True, "title": "zipfel auto", "chosen": {"model": "blend", "main": "m"}}
+    again = [*RESULTS, line("auto:fast", **mine, **{"P@1": 90.0}), line("auto", **mine, **{"P@1": 10.0})]
+    assert chosen(again, "tiny").contestant == "auto"  # though the model that is best on validation is better
+    assert chosen(again[:-1], "tiny").contestant == "auto:fast"
+    assert standing(again, "tiny").startswith("tiny: zipfel auto (m) **loses** in P@1 (51.00 behind peer).")
+    assert "| **zipfel auto (m)** (ours) | 10.00 |" in markdown(again)
+    named = [*again, line("auto", **CHOSEN, **mine, **{"P@1": 9.0})]
+    assert chosen(named, "tiny").cell("P@1") == "9.00"  # what `zipfel train` does
+    failed = [*RESULTS, line("auto", status="crash", ours=True)]
+    assert chosen(failed, "tiny") is None  # no other model takes the place of one that crashed
+    assert "no model of ours has results" in standing(failed, "tiny")
+
+
+CHOSEN = {"features_from": "chosen", "text": {"ngrams": 2, "field_weights": {"title": 1.0}},
+          "text_choice_seconds": 3.25}  # fmt: skip
+
+
+def test_features_make_two_contestants_of_one_peer():
+    mixed = [*seeds("peer", 50, 52), *seeds("peer", 60, 64, **CHOSEN), *seeds("auto", 59, 61, ours=True, **CHOSEN)]
+    found = {row.title: (row.cell("P@1"), row.seeds) for row in rows(mixed, "tiny")}
+    assert found == {"peer": ("51.00 ± 1.41", 2), "peer, chosen features": ("62.00 ± 2.83", 2),
+                     "auto, chosen features": ("60.00 ± 1.41", 2)}  # fmt: skip
+    assert comparisons(mixed, "tiny")["P@1"].rival.title == "peer, chosen features"
+    assert "tiny: auto, chosen features, is **level** in P@1 (-2.00 against peer, chosen features)" in markdown(mixed)
+    assert "Chosen features: ngrams=2, field_weights=title:1 (chosen in 3.2 s)." in markdown(mixed)
+    plain_is_better = [*mixed, *seeds("peer", 80, 80)]
+    assert comparisons(plain_is_better, "tiny")["P@1"].rival.title == "peer"
+    assert comparisons(plain_is_better, "tiny")["P@1"].verdict == BEHIND
+    usual = [*seeds("peer", 50, **CHOSEN | {"text": {}})]
+    assert "Chosen features: the usual ones (chosen in 3.2 s)." in markdown(usual)
+    assert "Chosen features" not in markdown(RESULTS)
+
+
+def test_lines_without_a_kind_of_features_are_plain():
+    old, new = line("peer", **{"P@1": 50.0}), line("peer", features_from="plain", **{"P@1": 60.0})
+    assert [row.cell("P@1") for row in rows([old, new], "tiny")] == ["60.00"]  # the same contestant and seed
+
+
+def test_other_chosen_features_are_not_mixed():
+    other = CHOSEN | {"text": {"ngrams": 3}}
+    again = [*seeds("peer", 50, 50, 50, **CHOSEN), line("peer", seed=0, **other, **{"P@1": 40.0})]
+    assert [(row.cell("P@1"), row.seeds) for row in rows(again, "tiny")] == [("40.00", 1)]
+
+
+def test_a_model_is_chosen_on_validation_of_its_own_features():
+    lines = [
+        line("za", "validation", **{"P@1": 70.0}),
+        line("za", "validation", **CHOSEN, **{"P@1": 60.0}),
+        line("zb", "validation", **CHOSEN, **{"P@1": 65.0}),
+        *seeds("za", 10, **CHOSEN),
+        *seeds("zb", 20, **CHOSEN),
+    ]
+    assert chosen(lines, "tiny").contestant == "zb"  # za with plain features was not tested
+    assert chosen([*lines, *seeds("za", 5)], "tiny").key == ("za", "plain")
+
+
+def test_a_note_of_a_line_is_shown():
+    page = markdown([line("auto", ours=True, note="takes another", **CHOSEN)])
+    assert "- auto, chosen features: takes another" in page
 
 
 def test_the_page_has_all_contestants_and_failures():
@@ -123,7 +237,7 @@ def test_readme_is_written_between_the_marks_and_checked(checkout, capsys):
     assert written.startswith("# Title\n")
     assert written.endswith(f"{readme.END}\n\nrest\n")
     assert "\nold\n" not in written
-    assert "| tiny | 1,234 | zb | **62.0** (61.0) | 50.0 (50.0) | 49.0 (50.0) | 50.0 (50.0) | 1.0 ± 0 |" in written
+    assert "| tiny | 1,234 | zb | 62.0 (61.0) | 50.0 (50.0) | 49.0 (50.0) | 50.0 (50.0) | 1.0 ± 0 |" in written
     assert "on 0 of 1 data sets (all but tiny):" in written
     assert "- With fewer seeds: peer on tiny (1).\n" in written
     assert "Did not finish: slow on tiny (time-out), gone on tiny (not installed)." in written
@@ -131,6 +245,34 @@ def test_readme_is_written_between_the_marks_and_checked(checkout, capsys):
     assert readme.main(["--check"], checkout) == 0
     assert readme.main([], checkout) == 0
     assert (checkout / "README.md").read_text() == written
+
+
+def test_readme_says_level_and_which_features_were_chosen(checkout):
+    best = dict.fromkeys(("P@1", "P@5", "PSP@1", "PSP@5"), 50.5)
+    mine = {"ours": True, "title": "zipfel auto", "chosen": {"model": "blend", "main": "m"}, "note": "takes n",
+            "train_seconds": 7.0, **CHOSEN}  # fmt: skip
+    lines = [
+        *(line("auto", seed=seed, **mine, **best | {"PSP@1": 50 + seed}) for seed in range(3)),
+        line("peer"),
+        line("peer", **CHOSEN, **{"P@1": 50.2}),
+        line("gone", status="crash", **CHOSEN),
+    ]
+    text = readme.text(lines)
+    row = "| **50.5** (50.2) | **50.5** (50.0) | 51.0 (50.0) | **50.5** (50.0) | 7.0 ± 0 |"
+    assert f"| tiny | 1,234 | zipfel auto (m), chosen features {row}" in text
+    assert "on 0 of 1 data sets (all but tiny); on tiny it is ahead or level in all four:" in text
+    level = "is **level** in PSP@1 (+1.00 against peer"  # within 2 · 1 / √3
+    assert f"- tiny: zipfel auto (m), chosen features, {level}" in text
+    assert "It is ahead in P@1 (by 0.30), P@5 (by 0.50), PSP@5 (by 0.50)." in text
+    assert "`auto`: tiny: ngrams=2, field_weights=title:1 (chosen in 3.2 s)." in text.replace("):", ":")
+    assert "Did not finish: gone, chosen features on tiny (crash)." in text
+    assert "- zipfel auto, chosen features on tiny: takes n." in text
+    assert "Our model for each data set is `auto`, as `zipfel train` chooses it. " in text
+    assert "; 1 peer on the same features" in text
+    ahead = readme.text([one | {"PSP@1": 52.0} if one["ours"] else one for one in lines])
+    assert "on 1 of 1 data sets:" in ahead
+    older = readme.text([*lines, *(one | {"data": "old"} for one in RESULTS)])
+    assert "`auto`, as `zipfel train` chooses it, or without it the one with the best P@1 on validation." in older
 
 
 def test_a_readme_without_marks_or_results_is_refused(checkout):

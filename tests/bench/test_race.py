@@ -20,10 +20,13 @@ from arena import Arena, environment, is_gone
 import benchmarks
 import zipfel
 from zipfel.bench import launch, race, results
-from zipfel.bench.features import loaded, stage
+from zipfel.bench.features import featured, loaded, stage
+from zipfel.bench.origin import Origin, origin_of
+from zipfel.choice import Choice
 from zipfel.data.dataset import Dataset, Part
 from zipfel.errors import ConfigError, DataError
 from zipfel.evaluate import evaluate
+from zipfel.text_choice import TextChoice
 from zipfel.types import Ranking
 
 
@@ -45,7 +48,7 @@ def test_a_result_has_measurements_and_metrics(arena):
     assert line["train_peak_mb"] > 5
     assert line["settings"] == {"act": "good", "first": 2}
     assert {"commit", "machine", "date", "seed", "threads"} < set(line)
-    dataset = loaded(arena.data)
+    dataset = featured(loaded(arena.data))
     ids = np.tile(np.arange(2, 7), (len(dataset.test), 1))
     expected = evaluate(Ranking(ids, -ids.astype(np.float32)), dataset).values
     assert {name: line[name] for name in race.FIGURES} == pytest.approx({n: expected[n] for n in race.FIGURES})
@@ -195,9 +198,9 @@ def test_counts_become_tf_idf_and_given_weights_stay(tmp_path):
     for name, X in (("counts", counts), ("weights", weights)):
         part = Part(np.eye(3), X)
         zipfel.write(Dataset(part, Part(np.eye(3), X + 1), name=name), tmp_path / name, "npz")
-    lengths = np.sqrt(loaded(tmp_path / "counts").train.X.power(2).sum(axis=1))
+    lengths = np.sqrt(featured(loaded(tmp_path / "counts")).train.X.power(2).sum(axis=1))
     assert lengths == pytest.approx([1, 1, 1])
-    assert (loaded(tmp_path / "weights").train.X.toarray() == weights).all()
+    assert (featured(loaded(tmp_path / "weights")).train.X.toarray() == weights).all()
 
 
 def test_k_is_deep_enough_for_filtered_pairs(tmp_path):
@@ -221,11 +224,14 @@ def test_pairs_of_train_that_are_no_evidence_reach_our_models(tmp_path, monkeypa
     adapter, protocol = import_module("zipfel_adapter"), import_module("protocol")
     heard = []
 
-    def tagger(*_, **__):
-        return SimpleNamespace(fit_dataset=heard.append, save=lambda *_, **__: None)
+    def tagger(*words, **__):
+        choice = Choice("blend", words[1], "a rule", {"main": "glas"})
+        return SimpleNamespace(fit_dataset=heard.append, save=lambda *_, **__: None, chosen_=choice)
 
     monkeypatch.setattr(adapter, "Tagger", tagger)
-    adapter.train(protocol.Task(made.folder, tmp_path, 0, 1, {"model": "glas", "preset": "default"}))
+    task = protocol.Task(made.folder, tmp_path, 0, 1, {"model": "auto", "preset": "fast"})
+    adapter.train(task)
+    assert task.measured["chosen"] == {"model": "blend", "main": "glas", "preset": "fast", "why": "a rule"}
     assert (heard[0].train.filtered.toarray() == filtered).all()
     plain = stage(Dataset(Part(np.eye(3, 9), np.eye(3)), made.dataset.test, name="y"), "test", tmp_path / "y")
     adapter.train(protocol.Task(plain.folder, tmp_path, 0, 1, {"model": "glas", "preset": "default"}))
@@ -254,3 +260,137 @@ def test_a_broken_line_in_the_middle_is_an_error(tmp_path):
 def test_rules_that_make_no_sense_are_refused(rules):
     with pytest.raises(ConfigError, match=f"{next(iter(rules))} must be at least"):
         race.Rules(**rules)
+
+
+# --- Features that train chooses, and `auto` --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def choices(monkeypatch):
+    """Return the data sets that were asked for a choice of text settings, which is pairs of words and takes a while."""
+    asked = []
+
+    def chosen(dataset, named, run, device):
+        asked.append(dataset)
+        assert (named, run.seed) == ({}, 0)
+        time.sleep(0.2)
+        return TextChoice({"ngrams": 2})
+
+    monkeypatch.setattr("zipfel.text_choice.chosen_text", chosen)
+    monkeypatch.setattr("zipfel.training.machine.set_threads", lambda count: asked.append(count))
+    return asked
+
+
+def shape(folder):
+    return tuple(np.load(folder / "X.trn.npz")["shape"])
+
+
+def test_features_are_chosen_on_train_once_and_are_the_same_for_all(arena, choices):
+    arena.take_texts()
+    contestants = [arena.peer("a", act="good"), arena.peer("b", act="good"), arena.auto(act="good")]
+    arena.race(*contestants, seeds=2, threads=3, features="chosen")
+    assert choices[0] == 3
+    (dataset,) = choices[1:]  # once for all contestants and seeds
+    assert dataset.test is None
+    assert dataset.validation is None
+    folder = arena.out / "features" / "synthetic-12" / "chosen"
+    abouts = [orjson.loads((folder / part / "about.json").read_bytes()) for part in ("validation", "test")]
+    for about in (*abouts, *arena.heard):
+        assert (about["features_from"], about["text"]) == ("chosen", {"ngrams": 2})
+        assert 0.2 <= about["text_choice_seconds"] < 5
+    assert len({about["text_choice_seconds"] for about in (*abouts, *arena.heard)}) == 1
+    raw = loaded(arena.data)
+    assert shape(folder / "test") == featured(raw, Origin("chosen", {"ngrams": 2})).train.X.shape
+    assert shape(folder / "test")[1] > featured(raw).train.X.shape[1]
+    arena.race(*contestants, seeds=2, threads=3, features="chosen")
+    assert len(choices) == 2  # read from the folder
+    assert len(arena.heard) == 6  # and nothing is run again
+
+
+def test_plain_and_chosen_features_have_lines_and_folders_of_their_own(arena, choices):
+    arena.take_texts()
+    peer = arena.peer("plain", act="good")
+    arena.race(peer)
+    assert arena.heard[0]["features_from"] == "plain"
+    assert "text" not in arena.heard[0]
+    assert choices == []
+    arena.race(peer, features="chosen")
+    arena.race(peer)
+    arena.race(peer, features="chosen")
+    lines = results.read_results(arena.out / results.NAME)
+    assert [line["features_from"] for line in lines] == ["plain", "chosen"]
+    assert lines[1]["features"] > lines[0]["features"]
+    assert len(results.latest(lines)) == 2
+    folder = arena.out / "features" / "synthetic-12"
+    assert shape(folder / "chosen" / "test")[1] > shape(folder / "test")[1]
+
+
+def test_results_from_before_there_was_a_choice_are_resumed(arena, choices):
+    peer = arena.peer("plain", act="good")
+    arena.race(peer)
+    path, about = arena.out / results.NAME, arena.out / "features" / "synthetic-12" / "test" / "about.json"
+    old = [{name: value for name, value in line.items() if name != "features_from"} for line in arena.heard]
+    path.write_bytes(orjson.dumps(old[0]) + b"\n")
+    kept = orjson.loads(about.read_bytes())
+    assert kept.pop("features_from") == "plain"
+    about.write_bytes(orjson.dumps(kept))
+    arena.race(peer)
+    assert results.read_results(path) == old
+    arena.race(peer, features="chosen")  # points are no texts, so there is nothing to choose
+    assert results.read_results(path) == old
+    assert choices == []
+
+
+def test_the_time_of_the_choice_is_training_time_of_auto_alone(arena, choices):
+    arena.take_texts()
+    contestants = [arena.auto(act="good", main="decaf"), arena.auto("auto-other", act="good", main="glas"),
+                   arena.peer("plain", act="good")]  # fmt: skip
+    arena.race(*contestants, features="chosen")
+    auto, other, peer = arena.heard
+    assert auto["train_seconds"] == pytest.approx(1.5 + auto["text_choice_seconds"])
+    assert auto["train_cpu_seconds"] == pytest.approx(2.5 + auto["text_choice_cpu_seconds"])
+    assert (peer["train_seconds"], peer["train_cpu_seconds"]) == (1.5, 2.5)
+    assert "note" not in auto
+    assert other["note"] == "on these texts `zipfel train` takes decaf, not glas"
+    arena.race(contestants[0], contestants[2])
+    assert [line["train_seconds"] for line in arena.heard[3:]] == [1.5, 1.5]  # plain features cost no choice
+
+
+def test_auto_is_not_validated_and_others_are_tuned_on_the_same_features(arena, choices):
+    arena.take_texts()
+    tuned = arena.peer("tuned", "[tune]\nfirst = [0, 3]", act="good")
+    arena.race(tuned, arena.auto(act="good"), features="chosen")
+    assert arena.started == [("validation", "tuned", 0)] * 2 + [("test", "tuned", 0), ("test", "auto", 0)]
+    path = arena.out / results.NAME
+    tested = next(line for line in arena.heard if line["part"] == "test")["settings"]["first"]
+    others = [{**line, "features_from": "plain", "P@1": 100.0 * (line["settings"]["first"] != tested)}
+              for line in arena.heard if line["part"] == "validation"]  # fmt: skip
+    for line in others:
+        line.pop("text")
+        results.append(path, line)
+    arena.race(tuned, seeds=2, features="chosen")  # validation on plain features prefers the other value
+    assert arena.heard[-1]["settings"]["first"] == tested
+    arena.race(tuned)
+    assert arena.heard[-1]["settings"]["first"] != tested
+
+
+def test_a_choice_for_other_data_is_refused(arena, choices, tmp_path):
+    arena.take_texts()
+    dataset = loaded(arena.data)
+    first = origin_of(dataset, "chosen", tmp_path / "kept", 1)
+    assert origin_of(dataset, "chosen", tmp_path / "kept", 1) == first
+    other = dataclasses.replace(dataset, train=dataset.train.take(np.arange(50)))
+    with pytest.raises(ConfigError, match=r"text\.json is the choice for another data set"):
+        origin_of(other, "chosen", tmp_path / "kept", 1)
+    assert origin_of(dataset, "plain", tmp_path / "kept", 1) == Origin()
+
+
+def test_names_of_labels_are_read_as_zipfel_train_reads_them():
+    texts = ["paper jam in tray", "paper jam again", "screen is dark", "dark screen here"]
+    part = Part(np.array([[1, 0], [1, 0], [0, 1], [0, 1]]), texts={"text": texts})
+    dataset = Dataset(part, part, label_names=["paper jam", "dark screen"], name="x")
+    assert featured(dataset).Z is None  # plain features are as they were
+    made = featured(dataset, Origin("chosen", {"ngrams": 2}))
+    assert np.diff(made.Z.indptr).tolist() == [3, 3]  # two words and their pair
+    codes = dataclasses.replace(dataset, label_names=["R07", "R08"])
+    assert featured(codes, Origin("chosen")).Z is None

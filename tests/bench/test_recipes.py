@@ -32,6 +32,16 @@ def test_a_named_preset_is_taken_as_it_is():
     assert contestant.settings("anything") == {"model": "glas", "preset": "fast"}
 
 
+def test_auto_is_a_contestant_with_no_settings_of_its_own():
+    plain, fast = models("auto,auto:fast", checkout())
+    assert plain.settings("anything") == {"model": "auto", "preset": "default"}
+    assert fast.settings("anything") == {"model": "auto", "preset": "fast"}
+    assert (plain.title, plain.ours, plain.is_auto) == ("zipfel auto", True, True)
+    assert validated(plain, "anything") == []
+    assert plain.name in {model.name for model in models("all", checkout())}
+    assert not (checkout() / "recipes" / "auto.toml").exists()  # nothing but `zipfel train DATA`
+
+
 def test_peers_have_adapters_environments_and_known_settings(tmp_path):
     found = {peer.name: peer for peer in peers("all", checkout(), tmp_path)}
     assert set(found) == PEERS

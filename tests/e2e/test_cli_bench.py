@@ -11,6 +11,7 @@ import zipfel
 from zipfel.bench import machine
 from zipfel.bench.results import read_results
 from zipfel.data.synthetic import Synthetic, make
+from zipfel.models.base import model_names
 
 
 @pytest.fixture
@@ -59,12 +60,29 @@ def test_models_and_peers_side_by_side(zipfel_command, words, tmp_path):
     assert (tmp_path / "out" / "results.jsonl").read_bytes() == before
 
 
+def test_auto_with_features_that_train_chooses(zipfel_command, words, tmp_path):
+    words[words.index("mnn:fast")] = "auto:fast"
+    words[words.index("knn,pecos")] = "knn"
+    outcome = zipfel_command(*words, "--features", "chosen")
+    assert outcome.code == 0, outcome.err
+    auto, knn = read_results(tmp_path / "out" / "results.jsonl")
+    assert (auto["status"], knn["status"]) == ("ok", "ok"), auto
+    assert auto["chosen"]["main"] in model_names()
+    assert "note" not in auto
+    for line in (auto, knn):
+        assert line["features_from"] == "chosen"
+        assert line["text"] == {}  # 320 points are too few to choose
+    assert f"synthetic-15: zipfel auto:fast ({auto['chosen']['main']}), chosen features, " in outcome.out
+    assert "| k-NN (20), chosen features |" in (tmp_path / "out" / "table.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         (["--models", "glass"], "unknown model 'glass'; did you mean 'glas'?"),
         (["--models", "none", "--peers", "none"], "nothing to run"),
         (["--seeds", "0"], "seeds must be at least 1"),
+        (["--features", "best"], "features must be one of plain, chosen"),
         (["--report-only"], "has no results"),
         ([], "nowhere: no such file or folder"),
     ],

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zipfel.bench import machine
+from zipfel.choice import AUTO
 from zipfel.config import read_toml
 from zipfel.errors import ConfigError, DataError, did_you_mean
 
@@ -56,6 +57,11 @@ class Contestant:
     def ours(self) -> bool:
         """Whether it is a model of zipfel."""
         return bool(self.model)
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether it is zipfel without a named model: a rule chooses the model, and `zipfel train` the features."""
+        return self.model.get("model") == AUTO
 
     @property
     def needs_label_texts(self) -> bool:
@@ -100,10 +106,13 @@ def checkout() -> Path:
 
 
 def models(names: str, folder: Path) -> list[Contestant]:
-    """Return models as contestants: `all`, `none`, or names such as MODEL or MODEL:PRESET, separated by commas."""
+    """Return models as contestants: `all`, `none`, or names such as MODEL or MODEL:PRESET, separated by commas.
+
+    A name may be `auto`, which trains the model that zipfel chooses by itself.
+    """
     from zipfel.models.base import model_names  # imports torch, which takes seconds
 
-    return [_model(name, folder) for name in _named(names, sorted(model_names()), "model")]
+    return [_model(name, folder) for name in _named(names, [AUTO, *sorted(model_names())], "model")]
 
 
 def peers(names: str, folder: Path, environments: Path) -> list[Contestant]:

@@ -14,11 +14,14 @@ import numpy as np
 import orjson
 from scipy.sparse import save_npz
 
+from zipfel import config
+from zipfel.bench.origin import Origin, with_names_as_texts
+from zipfel.bench.results import CHOSEN, PLAIN
 from zipfel.data.dataset import Dataset, fingerprint
 from zipfel.data.formats import read
 from zipfel.data.formats.files import new_folder
 from zipfel.data.splits import Preparation, hold_out, prepared
-from zipfel.data.text import Tfidf, featurized
+from zipfel.data.text import TextSettings, Tfidf, featurized
 from zipfel.errors import ConfigError, DataError
 from zipfel.evaluate import Report, evaluate
 from zipfel.types import Ranking
@@ -34,6 +37,7 @@ class Stage:
     dataset: Dataset
     part: str  # "test" or "validation"
     folder: Path
+    origin: Origin = Origin()
 
     @property
     def k(self) -> int:
@@ -48,28 +52,40 @@ class Stage:
 
 
 def loaded(path: Path) -> Dataset:
-    """Read a data set and return it with features instead of texts: tf-idf of texts or counts; else given weights."""
+    """Read a data set, with a test part."""
     dataset = prepared(read(path), Preparation())
     if dataset.test is None:
         raise DataError("the bench needs a test part", path)
+    return dataset
+
+
+def featured(dataset: Dataset, origin: Origin | None = None) -> Dataset:
+    """Return a data set with features instead of texts: tf-idf of texts or counts; else given weights.
+
+    origin: the settings of texts; those of `chosen` features read names of labels as `zipfel train` does.
+    """
+    origin = origin or Origin()
+    if origin.features_from == CHOSEN:
+        dataset = with_names_as_texts(dataset)
     if dataset.train.X is None:
-        dataset = featurized(dataset)
+        dataset = featurized(dataset, config.from_mapping(TextSettings, origin.text))
     elif (dataset.train.X.data % 1 == 0).all():
         dataset = Tfidf.fit(dataset.train.X).apply(dataset)
     return dataset.with_parts(lambda part: dataclasses.replace(part, texts=None), label_texts=None)  # to save memory
 
 
-def stage(dataset: Dataset, part: str, folder: Path) -> Stage:
-    """Return a stage of the bench; write its files if they do not exist yet."""
+def stage(dataset: Dataset, part: str, folder: Path, origin: Origin | None = None) -> Stage:
+    """Return a stage of the bench; write its files if they do not exist yet.  origin: that of the features."""
     if part == "validation" and dataset.validation is None:
         dataset = hold_out(dataset, VALIDATION, into="validation")
-    result = Stage(dataset, part, folder / part)
+    result = Stage(dataset, part, folder / part, origin or Origin())
     about = {"data": dataset.name, **dataset.sizes._asdict(), "propensity": list(dataset.propensity), "k": result.k,
-             "fingerprint": fingerprint(dataset, (dataset.train, dataset.parts[part]))}  # fmt: skip
+             "fingerprint": fingerprint(dataset, (dataset.train, dataset.parts[part])),
+             **result.origin.about}  # fmt: skip
     written = result.folder / "about.json"
     if not written.is_file():
         _write(result, about)
-    elif orjson.loads(written.read_bytes()) != about:
+    elif {"features_from": PLAIN, **orjson.loads(written.read_bytes())} != about:  # old stages are plain
         raise ConfigError(f"{result.folder} has features of another data set named {dataset.name!r}; use another --out")
     return result
 

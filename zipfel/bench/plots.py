@@ -7,14 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from zipfel.bench.results import Line
-from zipfel.bench.table import Row, data_sets, rows
+from zipfel.bench.results import PLAIN, Line
+from zipfel.bench.rows import Row, data_sets, rows
 from zipfel.data.formats.files import write_bytes
 from zipfel.report.plots import styled_figure, svg_of
 
 ACROSS = 3  # panels side by side
 COLOURS = ("#1f6f78", "#d08c3f", "#7a5c99", "#b5493c", "#4d7c3a")
 GREYS = ("#5d636f", "#8a909c", "#3c4048")
+EDGE = "#1b1d21"
 SHAPES = "s^vD<>pPXh*d"
 
 
@@ -66,13 +67,25 @@ def by_frequency(by_data: dict[str, list[Row]]) -> str:
 
 
 def _looks(by_data: dict[str, list[Row]]) -> dict[str, dict[str, Any]]:
-    """Return marker and colour of each contestant: ours are filled circles, peers hollow shapes."""
-    every = {row.title: row.ours for contestants in by_data.values() for row in contestants}
+    """Return marker and colour of each title: ours are filled circles, peers hollow shapes.
+
+    With chosen features a contestant keeps its marker and colour; ours gets a dark edge, and a peer is filled.
+    """
+    every = {row.base: row.ours for contestants in by_data.values() for row in contestants}
     ours, peers = ([title for title in sorted(every) if every[title] == kind] for kind in (True, False))
     filled = {title: {"marker": "o", "color": COLOURS[number % len(COLOURS)]} for number, title in enumerate(ours)}
     hollow = {title: {"marker": SHAPES[number % len(SHAPES)], "color": GREYS[number % len(GREYS)], "mfc": "white"}
               for number, title in enumerate(peers)}  # fmt: skip
-    return {title: {**look, "label": title} for title, look in {**filled, **hollow}.items()}
+    looks, every_row = {**filled, **hollow}, [row for contestants in by_data.values() for row in contestants]
+    return {row.title: {**looks[row.base], **_chosen_look(row, looks[row.base]), "label": row.title}
+            for row in every_row}  # fmt: skip
+
+
+def _chosen_look(row: Row, look: dict[str, Any]) -> dict[str, Any]:
+    """Return how chosen features change the look of a contestant."""
+    if row.features == PLAIN:
+        return {}
+    return {"mec": EDGE} if row.ours else {"mfc": look["color"]}
 
 
 def _legend(figure: Any, axes: Sequence[Any]) -> None:

@@ -13,15 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import orjson
 
 from zipfel.bench import launch, machine, results
 from zipfel.bench.contestants import Contestant
-from zipfel.bench.features import Stage, loaded, stage
-from zipfel.bench.results import CRASHED, NOT_APPLICABLE, NOT_INSTALLED, OK, TIMED_OUT, Line
+from zipfel.bench.features import Stage, featured, loaded, stage
+from zipfel.bench.origin import origin_of
+from zipfel.bench.results import CHOSEN, CRASHED, NOT_APPLICABLE, NOT_INSTALLED, OK, PLAIN, TIMED_OUT, Line
 from zipfel.config import Settings, setting
 from zipfel.errors import DataError, ZipfelError
 from zipfel.types import Ranking
@@ -39,6 +40,9 @@ class Rules(Settings):
     seeds: int = setting(3, "number of seeds: 0, 1, ...", at_least=1)
     limit: float = setting(1800.0, "time limit to train and predict, in seconds", at_least=0.1)
     threads: int = setting(2, "threads per contestant", at_least=1)
+    features: Literal["plain", "chosen"] = setting(
+        "plain", "features of texts, the same for all: of the usual text settings, or of those that train chooses"
+    )
 
 
 @dataclass(frozen=True)
@@ -49,11 +53,6 @@ class Job:
     part: str
     seed: int
     settings: dict[str, Any]
-
-    def key(self, data: str) -> tuple[Any, ...]:
-        """Return the key of its line of results."""
-        about = {"part": self.part, "data": data, "contestant": self.contestant.name, "seed": self.seed}
-        return results.key({**about, "settings": self.settings})
 
 
 OnStart = Callable[[str, Job, int, int], None]  # data, job, its number, total
@@ -93,27 +92,30 @@ class Race:
 
     def _data_set(self, path: Path) -> None:
         dataset = loaded(path)
-        stages = {
-            part: stage(dataset, part, self.out / "features" / folder_name(dataset.name))
-            for part in ("validation", "test")
-        }
+        folder = self.out / "features" / folder_name(dataset.name)
+        origin = origin_of(dataset, self.rules.features, folder / CHOSEN, self.rules.threads)
+        dataset = featured(dataset, origin)
+        folder = folder if origin.features_from == PLAIN else folder / CHOSEN
+        stages = {part: stage(dataset, part, folder, origin) for part in ("validation", "test")}
         for contestant in self.contestants:
             for settings in validated(contestant, dataset.name):
                 self._one(Job(contestant, "validation", 0, settings), stages["validation"])
         for seed in range(self.rules.seeds):
             for contestant in self.contestants:
-                settings = tuned(contestant, dataset.name, results.read_results(self.path))
+                lines = [line for line in results.read_results(self.path) if is_of(line, stages["test"])]
+                settings = tuned(contestant, dataset.name, lines)
                 self._one(Job(contestant, "test", seed, settings), stages["test"])
 
     def _one(self, job: Job, stage: Stage) -> None:
         """Run a job and append its result, unless it is finished already."""
         self.number += 1
         data, lines = stage.dataset.name, results.read_results(self.path)
-        if job.key(data) in results.finished(lines, self.rules.limit):
+        about = {**self._about(job, data), **stage.origin.about, **stage.dataset.sizes._asdict()}
+        if results.key(about) in results.finished(lines, self.rules.limit):
             return
         self.on_start(data, job, self.number, self.total)
-        about = {**self._about(job, data), **stage.dataset.sizes._asdict()}
         line = {**about, **(_timed_out_before(about, lines) or outcome(job, stage, self.work, self.rules))}
+        line = stage.origin.completed(line) if job.contestant.is_auto else line
         results.append(self.path, line)
         self.on_result(line)
 
@@ -135,6 +137,12 @@ class Race:
         }
 
 
+def is_of(line: Line, stage: Stage) -> bool:
+    """Whether a line has the features of a stage."""
+    origin = stage.origin.about
+    return results.features_from(line) == origin["features_from"] and line.get("text") == origin.get("text")
+
+
 def _timed_out_before(about: Line, lines: Sequence[Line]) -> Line | None:
     """Return a time-out if another seed had one with at least this limit: waiting again would show nothing new."""
     seeds = [
@@ -148,7 +156,12 @@ def _timed_out_before(about: Line, lines: Sequence[Line]) -> Line | None:
 
 
 def validated(contestant: Contestant, data: str) -> list[dict[str, Any]]:
-    """Return the settings to evaluate on validation: the recipe's grid; without one, our models' own settings."""
+    """Return the settings to evaluate on validation: the recipe's grid; without one, our models' own settings.
+
+    None for `auto`, which is chosen by a rule and on held-out points of train.
+    """
+    if contestant.is_auto:
+        return []
     base = contestant.settings(data)
     grid = contestant.recipe.grid() if contestant.recipe.tune and "preset" not in contestant.model else []
     return [{**base, **change} for change in grid] or ([base] if contestant.ours else [])

@@ -14,6 +14,7 @@ from zipfel.errors import DataError
 
 NAME = "results.jsonl"
 OK, TIMED_OUT, CRASHED, NOT_INSTALLED, NOT_APPLICABLE = "ok", "time-out", "crash", "not installed", "not applicable"
+PLAIN, CHOSEN = "plain", "chosen"  # features: of the usual text settings, or of those that train chooses
 Line = dict[str, Any]
 
 
@@ -44,9 +45,14 @@ def append(path: Path, line: Line) -> None:
 
 
 def key(line: Line) -> tuple[Any, ...]:
-    """Return the identity of a line. Settings are part of it, so that a changed recipe runs again."""
-    settings = orjson.dumps(line.get("settings"), option=orjson.OPT_SORT_KEYS)
-    return (line["part"], line["data"], line["contestant"], line["seed"], settings)
+    """Return the identity of a line. Settings are part of it, so that a changed recipe runs again; so are features."""
+    settings, text = (orjson.dumps(line.get(name), option=orjson.OPT_SORT_KEYS) for name in ("settings", "text"))
+    return (line["part"], line["data"], line["contestant"], features_from(line), line["seed"], settings, text)
+
+
+def features_from(line: Line) -> str:
+    """Return where the features come from, `plain` or `chosen`; results from before there was a choice are plain."""
+    return str(line.get("features_from", PLAIN))
 
 
 def finished(lines: Iterable[Line], limit: float = 0) -> set[tuple[Any, ...]]:
@@ -59,10 +65,13 @@ def finished(lines: Iterable[Line], limit: float = 0) -> set[tuple[Any, ...]]:
 
 
 def latest(lines: Iterable[Line]) -> list[Line]:
-    """Return the last line of each contestant, data set, seed and part; for validation also of each setting."""
+    """Return the last line of each contestant, kind of features, data set, seed and part.
+
+    For validation also of each setting.
+    """
     last: dict[tuple[Any, ...], Line] = {}
     for line in lines:
-        about = key(line) if line["part"] == "validation" else key(line)[:4]
+        about = key(line) if line["part"] == "validation" else key(line)[:5]
         last.pop(about, None)
         last[about] = line
     return list(last.values())

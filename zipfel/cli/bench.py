@@ -11,6 +11,8 @@ from rich.progress import TimeElapsedColumn
 
 from zipfel.bench import contestants, results, table
 from zipfel.bench.race import Job, Race, Rules
+from zipfel.bench.rows import data_sets
+from zipfel.bench.standing import standing
 from zipfel.cli.options import with_options
 from zipfel.cli.progress import bar, span
 from zipfel.cli.show import say, warn
@@ -25,7 +27,7 @@ def bench(
     data: Annotated[
         list[Path] | None, typer.Argument(metavar="DATA ...", help="Data sets to run.", show_default=False)
     ] = None,
-    models: Annotated[str, typer.Option(help="Models: all, none, or names such as glas,lightdxml:fast.")] = "all",
+    models: Annotated[str, typer.Option(help="Models: all, none, or names such as auto,glas,lightdxml:fast.")] = "all",
     peers: Annotated[str, typer.Option(help="Peers: all, none, or names from benchmarks/recipes/peers.")] = "all",
     environments: Annotated[Path, typer.Option(help="Folder of the peers that install.py installed.")] = Path(".peers"),
     report_only: Annotated[bool, typer.Option("--report-only", help="Only rewrite the table and the plots.")] = False,
@@ -41,8 +43,8 @@ def bench(
         raise ConfigError(f"{out} has no results; run the bench without --report-only first")
     write_bytes(out / "table.md", table.markdown(lines).encode())
     drawn = plots.write_plots(lines, out)
-    for name in table.data_sets(lines):
-        say(table.standing(lines, name).replace("**", ""))
+    for name in data_sets(lines):
+        say(standing(lines, name).replace("**", ""))
     say(", ".join(map(str, [out / results.NAME, out / "table.md", *drawn])))
 
 
