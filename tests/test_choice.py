@@ -10,6 +10,7 @@ from sklearn.base import clone
 from zipfel.choice import (
     LINEAR_WORK,
     MANY_POINTS_A_LABEL,
+    PRESETS_OF_BLENDS,
     Choice,
     choose,
     chosen,
@@ -19,7 +20,7 @@ from zipfel.choice import (
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.given import dataset_of
 from zipfel.errors import ConfigError
-from zipfel.models.base import settings_of
+from zipfel.models.base import model_class, settings_of
 from zipfel.tagger import Tagger
 from zipfel.types import Sizes
 
@@ -98,6 +99,10 @@ def test_a_named_model_or_preset_is_kept():
     fast = Choice("blend", "fast", "decaf and linear: labels have texts", {"main": "decaf"})
     assert chosen(dataset, "auto", "fast", "cpu") == fast
     assert chosen(dataset, "auto", "paper", "cpu") == Choice("decaf", "paper", "labels have texts")  # no paper blends
+
+
+def test_the_presets_of_blends_are_known():
+    assert set(PRESETS_OF_BLENDS) == set(model_class("blend").presets)
 
 
 BLEND = Choice("blend", "default", "decaf and linear: labels have texts", {"main": "decaf"})
@@ -217,7 +222,7 @@ def test_an_error_in_the_settings_names_the_chosen_model():
     message = re.escape(f"model auto is blend here ({why}): main_settings: unknown setting 'beta'")
     with pytest.raises(ConfigError, match=message):
         auto(settings={"beta": 0.5}).fit(TEXTS, CODES)
-    with pytest.raises(ConfigError, match=r"model auto is blend here .*: unknown preset 'fats'; did you mean 'fast'"):
+    with pytest.raises(ConfigError, match=r"model auto is decaf here .*: unknown preset 'fats'; did you mean 'fast'"):
         auto(preset="fats").fit(TEXTS, TAGS)
 
 

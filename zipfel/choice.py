@@ -40,6 +40,7 @@ LINEAR_WORK = 10**10  # points × labels up to which linear classifiers are solv
 LOOKED_AT = 5000  # documents and label names sampled to decide whether names are words
 BESIDE = " and linear: "  # between the main model of a blend and the reason for it
 OF_BLENDS = ("main_settings", "linear_settings", "tail")  # settings of a chosen blend; others are of its main model
+PRESETS_OF_BLENDS = ("default", "fast")
 WORDS = 0.5  # share of labels that must have a text, or a name of words that documents use
 
 
@@ -74,7 +75,7 @@ class Choice:
 def chosen(dataset: Dataset, model: str, preset: str, device: str) -> Choice:
     """Return the model and preset to train: those given, or for model "auto" those that `choose` returns.
 
-    A preset other than "default" is kept; "paper" is that of the main model alone.
+    A preset other than "default" is kept; one that blends do not have, such as "paper", is of the main model alone.
     """
     if model != AUTO:
         return Choice(model, preset)
@@ -82,7 +83,7 @@ def chosen(dataset: Dataset, model: str, preset: str, device: str) -> Choice:
     weighted = dataset.train.weights is not None
     choice = choose(dataset.sizes, has_label_text(dataset), device, weighted, points_a_label)
     if preset != "default":
-        choice = replace(choice.main if preset == "paper" else choice, preset=preset)
+        choice = replace(choice if preset in PRESETS_OF_BLENDS else choice.main, preset=preset)
     return choice
 
 

@@ -91,7 +91,9 @@ def chosen_text(dataset: Dataset, named: Mapping[str, Any] | None, run: Run, dev
     else:
         start = time.perf_counter()
         judge = Judge.of(dataset, run.seed, device)
-        choice = TextChoice(dict(named or {})) if judge is None else _search(judge, dict(named or {}), run)
+        if judge is None:  # nothing is kept, so that a command that fails now does not block a corrected one
+            return TextChoice(dict(named or {}))
+        choice = _search(judge, dict(named or {}), run)
         run.observer.made(STAGE, time.perf_counter() - start, "labels")
         run.keep(STAGE, {}, choice.as_json())
     if choice.trials:
