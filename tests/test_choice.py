@@ -1,15 +1,26 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from scipy.sparse import csr_array, eye_array
 from sklearn.base import clone
 
-from zipfel.choice import Choice, choose, chosen, has_label_text, share_of_words
+from zipfel.choice import (
+    LINEAR_WORK,
+    MANY_POINTS_A_LABEL,
+    PRESETS_OF_BLENDS,
+    Choice,
+    choose,
+    chosen,
+    has_label_text,
+    share_of_words,
+)
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.given import dataset_of
 from zipfel.errors import ConfigError
+from zipfel.models.base import model_class, settings_of
 from zipfel.tagger import Tagger
 from zipfel.types import Sizes
 
@@ -21,7 +32,7 @@ CODES = [["B12"], ["B12"], ["90.7"], ["90.7"]] * 10
 
 
 @pytest.mark.parametrize(
-    ("points", "features", "labels", "text", "device", "model", "preset"),
+    ("points", "features", "labels", "text", "device", "main", "preset"),
     [
         (4_880, 1_836, 159, False, "cpu", "mnn", "default"),
         (12_920, 500, 983, False, "cpu", "glas", "default"),
@@ -36,16 +47,107 @@ CODES = [["B12"], ["B12"], ["90.7"], ["90.7"]] * 10
         (200_000, 0, 20_000, False, "cpu", "lightdxml", "fast"),
     ],
 )
-def test_the_rule(points, features, labels, text, device, model, preset):
+def test_the_rule(points, features, labels, text, device, main, preset):
     choice = choose(Sizes(points, features, labels), text, device)
-    assert (choice.model, choice.preset) == (model, preset)
+    assert (choice.model, choice.settings, choice.preset) == ("blend", {"main": main}, preset)
+    assert choice.why.startswith(f"{main} and linear: ")
     assert ("much for a CPU" in choice.why) == (preset == "fast")
+    alone = Choice(main, preset, choice.why.removeprefix(f"{main} and linear: "))
+    assert choice.main == alone
+    assert alone.main == alone
+
+
+@pytest.mark.parametrize(("text", "main"), [(True, "decaf"), (False, "lightdxml")])
+def test_weighted_points_are_for_a_main_model_alone(text, main):
+    """Neither linear classifiers nor MNN weight points."""
+    assert choose(Sizes(5_000, 0, 100), text, "cpu").model == "blend"
+    choice = choose(Sizes(5_000, 0, 100), text, "cpu", weighted=True)
+    assert (choice.model, choice.settings) == (main, {})
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_linear_classifiers_of_very_many_points_and_labels_are_left_out(device):
+    points = 500_000
+    assert choose(Sizes(points, 0, LINEAR_WORK // points), True, device).model == "blend"
+    choice = choose(Sizes(points, 0, LINEAR_WORK // points + 1), True, device)
+    assert (choice.model, choice.settings) == ("decaf", {})
+    assert choice.preset == ("fast" if device == "cpu" else "default")
+
+
+@pytest.mark.parametrize(
+    ("points", "features", "many"), [(5_000, 0, "mnn"), (5_000, 500, "mnn"), (20_000, 500, "glas")]
+)
+def test_labels_with_few_points_each_need_classifiers_that_share_features(points, features, many):
+    sizes = Sizes(points, features, 100)
+    assert choose(sizes, False, "cpu", points_a_label=MANY_POINTS_A_LABEL).main.model == many
+    assert choose(sizes, False, "cpu", points_a_label=MANY_POINTS_A_LABEL - 0.1).main.model == "lightdxml"
+
+
+def test_points_a_label_are_counted():
+    assert chosen(dataset_of(TEXTS, CODES), "auto", "default", "cpu").main.model == "mnn"  # 40 points, 2 labels
+    assert chosen(dataset_of(TEXTS[:-1], CODES[:-1]), "auto", "default", "cpu").main.model == "lightdxml"
+
+
+def test_weights_of_points_are_seen():
+    given = dataset_of(TEXTS, TAGS, weights=[1.0, 2.0] * 20)
+    assert chosen(given, "auto", "default", "cpu") == Choice("decaf", "default", "labels have texts")
 
 
 def test_a_named_model_or_preset_is_kept():
     dataset = dataset_of(TEXTS, TAGS)
     assert chosen(dataset, "dxml", "paper", "cpu") == Choice("dxml", "paper", "named")
-    assert chosen(dataset, "auto", "fast", "cpu") == Choice("decaf", "fast", "labels have texts")
+    fast = Choice("blend", "fast", "decaf and linear: labels have texts", {"main": "decaf"})
+    assert chosen(dataset, "auto", "fast", "cpu") == fast
+    assert chosen(dataset, "auto", "paper", "cpu") == Choice("decaf", "paper", "labels have texts")  # no paper blends
+
+
+def test_the_presets_of_blends_are_known():
+    assert set(PRESETS_OF_BLENDS) == set(model_class("blend").presets)
+
+
+BLEND = Choice("blend", "default", "decaf and linear: labels have texts", {"main": "decaf"})
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (None, {}),
+        ({}, {}),
+        ({"epochs": 3, "beam": None}, {"main_settings": {"epochs": "3", "beam": "none"}}),
+        ({"tail": 0.5, "linear_settings": {"C": 2}}, {"tail": 0.5, "linear_settings": {"C": 2}}),
+        (
+            {"epochs": "3", "main_settings": "dimension:8,epochs:4"},
+            {"main_settings": {"epochs": "4", "dimension": "8"}},
+        ),
+        ({"main_settings": {"epochs": 4}, "tail": 1}, {"main_settings": {"epochs": "4"}, "tail": 1}),
+    ],
+)
+def test_settings_are_handed_on_to_the_main_part(given, wanted):
+    """As a dict has them, and as the command line has them."""
+    assert BLEND.with_settings(given) == {"main": "decaf", **wanted}
+    settings_of(BLEND.model, BLEND.preset, BLEND.with_settings(given))
+
+
+def test_settings_of_other_models_are_left_alone():
+    given = {"epochs": 3, "beam": None}
+    assert Choice("decaf", "default", "labels have texts").with_settings(given) == given
+    assert Choice("blend", "default").with_settings({"main": "glas"}) == {"main": "glas"}  # named: nothing is added
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (5, "settings must be given by name; found 5"),
+        ({"main_settings": "epochs"}, "main_settings must be pairs such as a:1,b:2; found 'epochs'"),
+        ({"epochs": 0}, "main_settings: epochs must be at least 1; found 0"),
+        ({"linear_settings": {"C": 0}}, "linear_settings: C must be above 0; found 0"),
+        ({"epohcs": 1}, "main_settings: unknown setting 'epohcs'; did you mean 'epochs'"),
+        ({"tail": 2}, "tail must be at least 0 and at most 1; found 2"),
+    ],
+)
+def test_wrong_settings_are_one_line_that_says_where(given, message):
+    with pytest.raises(ConfigError, match=re.escape(f"model auto is blend here ({BLEND.why}): {message}")):
+        Tagger(settings=given, device="cpu").choice(dataset_of(TEXTS, TAGS))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +188,9 @@ def auto(**given: object) -> Tagger:
 
 def test_a_tagger_without_a_model_chooses_one_and_says_which(tmp_path):
     tagger = auto().fit(TEXTS, CODES)
-    assert tagger.chosen_ == Choice("mnn", "default", "labels have no texts, and 40 points are few")
+    why = "mnn and linear: labels have no texts but many points each, and 40 points are few"
+    assert tagger.chosen_ == Choice("blend", "default", why, {"main": "mnn"})
+    assert tagger.settings_.main_settings == {"dimension": "8", "epochs": "2"}
     assert tagger.get_params() == auto().get_params()
     assert tagger.model == "auto"
     tagger.save(tmp_path / "model")
@@ -94,7 +198,8 @@ def test_a_tagger_without_a_model_chooses_one_and_says_which(tmp_path):
     assert loaded.chosen_ == tagger.chosen_
     assert loaded.model == "auto"
     assert loaded.predict(TEXTS[:4], k=1) == tagger.predict(TEXTS[:4], k=1)
-    assert "B13" in loaded.partial_fit(["toner"], [["B13"]]).classes_
+    with pytest.raises(ConfigError, match="blend cannot take points without learning; fit with warm_start=True"):
+        loaded.partial_fit(["toner"], [["B13"]])
 
 
 def test_a_clone_chooses_again():
@@ -102,21 +207,24 @@ def test_a_clone_chooses_again():
     other = clone(tagger)
     assert other.get_params() == tagger.get_params()
     assert not hasattr(other, "chosen_")
-    assert other.fit(TEXTS, TAGS).chosen_.model == "decaf"
+    assert other.fit(TEXTS, TAGS).chosen_.main.model == "decaf"
     assert clone(Tagger()).get_params() == Tagger().get_params()
 
 
 def test_a_warm_start_keeps_the_chosen_model():
     tagger = auto(warm_start=True).fit(TEXTS, CODES)
-    assert tagger.fit(TEXTS, TAGS).chosen_.model == "mnn"  # a new model would be decaf
+    assert tagger.fit(TEXTS, TAGS).chosen_.main.model == "mnn"  # a new model would have decaf
     assert tagger.classes_ == ["90.7", "B12", "printer", "wifi"]
 
 
 def test_an_error_in_the_settings_names_the_chosen_model():
-    message = r"model auto is mnn here \(labels have no texts, and 40 points are few\): unknown setting 'beta'"
+    why = "mnn and linear: labels have no texts but many points each, and 40 points are few"
+    message = re.escape(f"model auto is blend here ({why}): main_settings: unknown setting 'beta'")
     with pytest.raises(ConfigError, match=message):
         auto(settings={"beta": 0.5}).fit(TEXTS, CODES)
     with pytest.raises(ConfigError, match=r"model auto is decaf here .*: unknown preset 'fats'; did you mean 'fast'"):
         auto(preset="fats").fit(TEXTS, TAGS)
-    with pytest.raises(ConfigError, match="mnn has vectors of points, not of labels"):
-        auto().fit(TEXTS, CODES).nearest_labels("B12")
+
+
+def test_a_blend_without_vectors_of_labels_has_weights_of_labels():
+    assert auto().fit(TEXTS, CODES).nearest_labels("B12", k=1)[0].label == "90.7"

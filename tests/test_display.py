@@ -104,3 +104,11 @@ def test_a_notebook_gets_a_bar_if_it_has_widgets(monkeypatch, widgets):
     console = Console(file=io.StringIO(), force_jupyter=True)
     assert display.draws_bars(console) == (widgets is not None)
     assert display.bar(console).disable == (widgets is None)
+
+
+def test_a_stage_without_losses_shows_only_its_speed(monkeypatch):
+    monkeypatch.setattr(display, "SECONDS_BETWEEN_LINES", -1.0)
+    file = io.StringIO()
+    with display.Shown(Console(file=file)) as shown:
+        shown.update(Moment("text features", 0, 1, 1, 4, 1000.0, 90.0, {}))
+    assert file.getvalue() == "text features, epoch 1 of 1: 1,000 points/s; 1:30 min left\n"

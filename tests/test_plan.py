@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from zipfel import persistence, plan
+from zipfel import persistence, plan, tagger
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.synthetic import Synthetic, make
 from zipfel.errors import ConfigError
@@ -20,6 +20,7 @@ from zipfel.fitting import Blueprint, lesson_of
 from zipfel.models import dxml
 from zipfel.models.base import BUILT_IN, Cost, Lesson, model_class, settings_of
 from zipfel.tagger import Tagger
+from zipfel.text_choice import TextChoice
 from zipfel.training import memory
 from zipfel.training.progress import Event, Observer, StageLength
 from zipfel.training.rehearsal import MOST_STEPS, Act, Rehearsal
@@ -46,7 +47,7 @@ def data() -> Dataset:
 
 
 def blueprint(model: str, data: Dataset, **settings: Any) -> Blueprint:
-    return Blueprint.of(data, *Tagger(model, settings=settings, device="cpu").choice(data), None)
+    return Blueprint.of(data, *Tagger(model, settings=settings, device="cpu").choice(data), TextChoice())
 
 
 def rehearsed_facts(model: str, data: Dataset, **settings: Any) -> plan._Facts:
@@ -352,14 +353,31 @@ def test_a_model_of_neighbours_is_timed_with_all_its_points(data, monkeypatch):
 
 def test_a_plan_names_the_choice_and_the_basis_of_its_figures(data):
     made = plan.plan(data, settings={"dimension": 8, "epochs": 1}, device="cpu")
-    assert (made.model, made.preset, made.why, made.device) == ("decaf", "default", "labels have texts", "cpu")
-    assert (made.points, made.labels, made.warnings) == (len(data.train) * 19 // 20, 20, ())
+    why = "decaf and linear: labels have texts"
+    assert (made.model, made.preset, made.why, made.device) == ("blend", "default", why, "cpu")
+    assert (made.points, made.labels, made.warnings) == (len(data.train) * 9 // 10, 20, ())
     assert made.training_seconds is not None
     assert 0 < made.training_seconds < 60
     assert made.predict_ms is not None
     assert 0 < made.predict_ms < 100
     assert 1e8 < made.memory_bytes < memory.free_memory() + memory.held_memory()
     assert "steps rehearsed" in made.rests_on["training"]
+    assert "text features" not in made.rests_on["training"]  # so few points choose none
+
+
+def test_a_plan_counts_the_choice_of_text_features(data, monkeypatch):
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(tagger, "seconds_of_choice", lambda *given: asked.append(given) or 1000.0)
+    made = plan.plan(data, settings={"dimension": 8, "epochs": 1}, text={"ngrams": 1}, device="cpu")
+    assert asked == [(data, {"ngrams": 1}, 0, torch.device("cpu"))]
+    assert made.training_seconds is not None
+    assert 1000 < made.training_seconds < 1060
+    basis = "; 1000 s of it choose text features, which can change their number"
+    assert made.rests_on["training"].endswith(basis)
+    named = plan.plan(data, "glas", settings={"dimension": 8, "epochs": 1}, device="cpu")
+    assert len(asked) == 1  # a named model has the usual text features
+    assert named.training_seconds is not None
+    assert named.training_seconds < 60
 
 
 def test_nothing_is_rehearsed_if_memory_is_too_small(data, monkeypatch):

@@ -266,6 +266,24 @@ def test_marks_are_on_their_words():
 HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</style></svg><script>", "&lt;b&gt; ' \" \0"]
 
 
+def test_the_page_lists_the_text_features_that_were_tried():
+    data = dataset()
+    trials = [
+        {"changes": {"ngrams": 2}, "gain": 1.25, "kept": True},
+        {"changes": {"field_weights": {"<title>": 1.0}}, "gain": -0.5, "kept": False},
+    ]
+    found = findings(fitted("glas", data), data)
+    content = page(found, data, ABOUT | {"text": {"text": {"ngrams": 2}, "trials": trials}})
+    assert "Tried on held-out points" in content
+    rows = re.sub(r"<td[^>]*>", "<td>", content)
+    assert "<td>ngrams=2 (+1.2)</td><td>kept</td>" in rows
+    assert "<td>field_weights=&lt;title&gt;:1 (-0.5)</td><td></td>" in rows
+    nothing = page(found, data, ABOUT | {"text": {"text": {}, "trials": []}})
+    assert "Tried on held-out points" not in nothing
+    older = re.sub(r"<td[^>]*>", "<td>", page(found, data, ABOUT))  # a model without such an entry
+    assert "<td>ngrams</td><td>1</td>" in older
+
+
 def test_hostile_texts_and_names_are_escaped():
     texts = [f"{bad} {word}" for bad in HOSTILE for word in ("apple", "pear", "plum")]
     names = sorted(HOSTILE)

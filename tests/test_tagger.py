@@ -16,6 +16,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
+from zipfel.choice import Choice
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.text import TextFeatures, TextSettings
 from zipfel.errors import ConfigError, DataError, ZipfelWarning
@@ -567,9 +568,13 @@ def test_train_saves_why_a_model_was_chosen(zipfel_command, tmp_path, words):
     assert chosen.why != "named"
     assert f"model {chosen.model}, preset {chosen.preset} ({chosen.why})" in outcome.out
     assert chosen.preset == (words[-1] if words else "default")
-    named = ["--model", chosen.model, "--preset", chosen.preset]
+    named = ["--model", "blend", "--preset", chosen.preset, "--set", f"main={chosen.main.model}"]
+    options[:4] = ["--set", "main_settings=dimension:8,epochs:1"]
     assert zipfel_command("train", tmp_path / "data.jsonl", "--out", tmp_path / "named", *options, *named).code == 0
-    assert Tagger.load(tmp_path / "named").chosen_ == dataclasses.replace(chosen, why="named")
+    first, other = (Tagger.load(tmp_path / name) for name in ("out", "named"))
+    assert other.chosen_ == Choice("blend", chosen.preset, "named")
+    assert other.settings_ == first.settings_
+    assert other.predict(TEXTS) == first.predict(TEXTS)
 
 
 # --- Filters ----------------------------------------------------------------------------------------------------------

@@ -251,6 +251,40 @@ def test_the_best_tagger_has_what_was_found_and_what_was_named(found, planted):
     assert sum(judge.figures(tuned.tagger.fit_dataset(judge.dataset)).values()) == pytest.approx(tuned.best.objective)
 
 
+def test_auto_searches_the_main_model_of_its_blend(planted, monkeypatch, tmp_path):
+    """The best settings go back into the blend: a tuned model should not be worse than one that nobody tuned."""
+    monkeypatch.setattr(judging, "SMALLEST", 10)
+    fitted, fit = [], Tagger.fit_dataset
+    monkeypatch.setattr(Tagger, "fit_dataset", lambda self, *rest: fitted.append(self.model) or fit(self, *rest))
+    settings = {"dimension": 16, "epochs": 1, "min_steps": 10, "learners": 1, "tail": 0.5}
+    given = Tagger(settings=settings, text={"ngrams": 1}, device="cpu")
+    tuned = tune(given, planted, budget="5m", trials=2, folder=tmp_path / "study")
+    assert set(fitted) == {"decaf"}
+    assert tuned.tagger.model == "blend"
+    made = tuned.tagger.choice(planted)[1]
+    assert (made.main, made.tail, made.main_settings["dimension"]) == ("decaf", 0.5, "16")
+    main, _ = made.parts()
+    for name, value in tuned.best.values.items():
+        if name.startswith("text."):
+            assert tuned.tagger.text[name.removeprefix("text.")] == value
+        else:
+            assert getattr(main, name) == value
+    assert tuned.tagger.text["ngrams"] == 1
+    values = tomllib.loads((tmp_path / "study" / "best.toml").read_text())
+    assert values.pop("text") == tuned.tagger.text
+    assert (values.pop("model"), values.pop("preset")) == ("blend", "default")
+    assert settings_of("blend", "default", values) == made
+
+
+def test_auto_without_a_blend_searches_its_model(planted, monkeypatch):
+    monkeypatch.setattr(judging, "SMALLEST", 10)
+    weighted = dataclasses.replace(planted.train, weights=np.ones(len(planted.train)))
+    given = Tagger(settings={"dimension": 16, "epochs": 1, "min_steps": 10, "learners": 1}, device="cpu")
+    tuned = tune(given, dataclasses.replace(planted, train=weighted), budget="5m", trials=1)
+    assert tuned.tagger.model == "decaf"
+    assert tuned.tagger.settings["dimension"] == 16
+
+
 def test_files_tell_what_was_tried(found):
     tuned, folder = found
     rows = list(csv.DictReader((folder / "trials.csv").read_text().splitlines()))

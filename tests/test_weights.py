@@ -16,6 +16,7 @@ from sklearn.utils.validation import has_fit_parameter
 from zipfel.data.dataset import fingerprint
 from zipfel.data.given import dataset_of
 from zipfel.errors import ConfigError, DataError
+from zipfel.models.base import model_class
 from zipfel.tagger import Tagger
 from zipfel.training.trainer import drawn
 
@@ -88,8 +89,11 @@ def test_models_that_cannot_weight_points_say_so_before_they_train(model, monkey
 def test_auto_chooses_a_model_that_weights_points():
     texts, codes = ["a1 b2"] * 8, [["1"], ["2"]] * 4
     tagger = Tagger(device="cpu")
-    assert tagger.choice(dataset_of(texts, codes))[0].model == "mnn"
-    assert tagger.choice(dataset_of(texts, codes, weights=np.arange(8)))[0].model == "lightdxml"
+    plain, settings = tagger.choice(dataset_of(texts, codes))
+    assert not model_class(plain.model).abilities(settings).weights_points
+    choice, settings = tagger.choice(dataset_of(texts, codes, weights=np.arange(8)))
+    assert choice.model == "lightdxml"
+    assert model_class(choice.model).abilities(settings).weights_points
 
 
 def test_points_keep_their_weights_when_some_are_held_out():

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from zipfel import config
 from zipfel.data.dataset import Dataset, Texts, pick
 from zipfel.data.labels import have_text
 from zipfel.data.tokens import tokenize
@@ -37,6 +38,9 @@ FEW_FEATURES = 4096  # with fewer features one linear layer is too weak; GLaS ad
 MUCH_WORK = 10**9  # points × labels of an epoch above which `default` takes hours on a CPU
 LINEAR_WORK = 10**10  # points × labels up to which linear classifiers are solved beside the main model
 LOOKED_AT = 5000  # documents and label names sampled to decide whether names are words
+BESIDE = " and linear: "  # between the main model of a blend and the reason for it
+OF_BLENDS = ("main_settings", "linear_settings", "tail")  # settings of a chosen blend; others are of its main model
+PRESETS_OF_BLENDS = ("default", "fast")
 WORDS = 0.5  # share of labels that must have a text, or a name of words that documents use
 
 
@@ -52,23 +56,26 @@ class Choice:
     @property
     def main(self) -> Choice:
         """The main model of a blend, on its own; another model as it is."""
-        return Choice(self.settings.get("main", self.model), self.preset, self.why)
+        main = str(self.settings.get("main", self.model))
+        return Choice(main, self.preset, self.why.removeprefix(f"{main}{BESIDE}"))
 
-    def with_settings(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the settings of the model with those that a user gives; a blend hands those of its main part on."""
-        given, parts = dict(given or {}), {"main_settings", "linear_settings", "tail"}
-        if self.why == "named" or self.model != "blend":
-            return {**self.settings, **given}
-        own = {name: value for name, value in given.items() if name in parts}
-        others = {name: str(value) for name, value in given.items() if name not in parts}
-        handed = {**others, **own.pop("main_settings", {})}
-        return {**self.settings, **own, **({"main_settings": handed} if handed else {})}
+    def with_settings(self, given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Return the settings that a user gives; a blend that was chosen hands those of its main model on to it."""
+        if not self.settings or not isinstance(given or {}, Mapping):  # what is no mapping is an error of `settings_of`
+            return given
+        own = {name: value for name, value in (given or {}).items() if name in OF_BLENDS}
+        handed = {name: value for name, value in (given or {}).items() if name not in OF_BLENDS}
+        if "main_settings" in own:
+            handed |= config.convert("main_settings", own["main_settings"], dict[str, str])
+        if handed:
+            own["main_settings"] = {name: "none" if value is None else str(value) for name, value in handed.items()}
+        return {**self.settings, **own}
 
 
 def chosen(dataset: Dataset, model: str, preset: str, device: str) -> Choice:
     """Return the model and preset to train: those given, or for model "auto" those that `choose` returns.
 
-    A preset other than "default" is kept; "paper" is that of the main model alone.
+    A preset other than "default" is kept; one that blends do not have, such as "paper", is of the main model alone.
     """
     if model != AUTO:
         return Choice(model, preset)
@@ -76,7 +83,7 @@ def chosen(dataset: Dataset, model: str, preset: str, device: str) -> Choice:
     weighted = dataset.train.weights is not None
     choice = choose(dataset.sizes, has_label_text(dataset), device, weighted, points_a_label)
     if preset != "default":
-        choice = replace(choice.main if preset == "paper" else choice, preset=preset)
+        choice = replace(choice if preset in PRESETS_OF_BLENDS else choice.main, preset=preset)
     return choice
 
 
@@ -96,7 +103,7 @@ def choose(
     why += f"; {sizes.points:,} points × {sizes.labels:,} labels are much for a CPU" if slow else ""
     if weighted or sizes.points * sizes.labels > LINEAR_WORK:
         return Choice(main, preset, why)
-    return Choice("blend", preset, f"{main} and linear: {why}", {"main": main})
+    return Choice("blend", preset, f"{main}{BESIDE}{why}", {"main": main})
 
 
 def _main(sizes: Sizes, label_text: bool, weighted: bool, points_a_label: float) -> tuple[str, str]:

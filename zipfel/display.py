@@ -56,7 +56,8 @@ class Shown(progress.Progress):
     def update(self, moment: Moment) -> None:
         """Update the bar; where there is none, print a line every 30 seconds."""
         losses = ", ".join(f"{name} {value:.3f}" for name, value in moment.losses.items())
-        about = f"{losses}; {moment.points_a_second:,.0f} points/s; {span(moment.seconds_left)} left"
+        speed = f"{moment.points_a_second:,.0f} points/s; {span(moment.seconds_left)} left"
+        about = f"{losses}; {speed}" if losses else speed
         title = f"{moment.stage}, epoch {moment.epoch + 1} of {moment.epochs}"
         if not self.bar.disable:
             if self._task is None:

@@ -37,10 +37,10 @@ class Tagger(Estimator):
     model: a name out of `zipfel models`, or "auto": chosen by the size of the data, its label texts and the device;
     `chosen_` says which it was.  preset: "default", "fast" or "paper".  settings: changes to the preset, by name.
     text: how texts become features (`TextSettings`), by name; with "auto", held-out points choose those that are not
-    named (`text_choice_`).  validation: share of the points that is held out to
-    choose an epoch, calibrate, and so on; None is the model's own share.  warm_start: a further `fit` continues
-    from the current weights, with the settings they were made with; new labels are added.  calibration: how held-out
-    points turn scores into probabilities: "isotonic", "platt", "none", or "auto", the better of the first two.
+    named (`text_choice_`).  validation: share of the points that is held out to choose an epoch, calibrate, and so on;
+    None is the model's own share.  warm_start: a further `fit` continues from the current weights, with the settings
+    they were made with; new labels are added.  calibration: how held-out points turn scores into probabilities:
+    "isotonic", "platt", "none", or "auto", the better of the first two.
     text_columns: the text columns of data frames; None takes those that the command line takes (title, text, ...).
     sep: the separator of labels in strings.  output: what `predict` returns: "tags", or "indicator", a sparse matrix of
     0 and 1, which the metrics of scikit-learn need.  verbose: 1 shows the progress of `fit` on standard error; the

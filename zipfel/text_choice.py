@@ -24,8 +24,9 @@ from zipfel.data.dataset import Dataset, Part
 from zipfel.data.splits import split_rows
 from zipfel.data.text import DEFAULT_FIELD_WEIGHTS, TextFeatures, TextSettings
 from zipfel.data.tokens import tokenize
+from zipfel.errors import DataError
 from zipfel.models.base import Lesson, evenly_spaced, labelled, model_class, settings_of
-from zipfel.training.progress import Moment
+from zipfel.training.progress import Moment, Observer
 from zipfel.training.run import Run
 from zipfel.types import Ranking, stored
 
@@ -90,7 +91,9 @@ def chosen_text(dataset: Dataset, named: Mapping[str, Any] | None, run: Run, dev
     else:
         start = time.perf_counter()
         judge = Judge.of(dataset, run.seed, device)
-        choice = TextChoice(dict(named or {})) if judge is None else _search(judge, dict(named or {}), run)
+        if judge is None:  # nothing is kept, so that a command that fails now does not block a corrected one
+            return TextChoice(dict(named or {}))
+        choice = _search(judge, dict(named or {}), run)
         run.observer.made(STAGE, time.perf_counter() - start, "labels")
         run.keep(STAGE, {}, choice.as_json())
     if choice.trials:
@@ -98,9 +101,7 @@ def chosen_text(dataset: Dataset, named: Mapping[str, Any] | None, run: Run, dev
     return choice
 
 
-def seconds_of_choice(
-    dataset: Dataset, named: Mapping[str, Any] | None, seed: int, device: torch.device
-) -> float:  # fmt: skip
+def seconds_of_choice(dataset: Dataset, named: Mapping[str, Any] | None, seed: int, device: torch.device) -> float:
     """Return about how long `chosen_text` takes: one trial, times their number."""
     judge = Judge.of(dataset, seed, device)
     if judge is None:
@@ -123,7 +124,7 @@ def _search(judge: Judge, given: dict[str, Any], run: Run) -> TextChoice:
         trials.append(Trial(changes, 100 * float(gains.mean()), kept))
         if kept:
             text, best = text | changes, quality
-        _report(run, number + 1, len(tried), time.perf_counter() - start)
+        _report(run, number + 1, len(tried), len(judge.train), time.perf_counter() - start)
     return TextChoice(text, tuple(trials))
 
 
@@ -134,9 +135,9 @@ def _is_pointless(changes: Mapping[str, Any], trials: list[Trial]) -> bool:
     return any(trial.kept and trial.changes.keys() == changes.keys() for trial in trials)
 
 
-def _report(run: Run, done: int, trials: int, took: float) -> None:
+def _report(run: Run, done: int, trials: int, points: int, took: float) -> None:
     left = took * (trials - done) / done
-    run.progress.update(Moment("text features", 0, 1, done, trials, done / max(took, 1e-9), left, {}))
+    run.progress.update(Moment("text features", 0, 1, done, trials, done * points / max(took, 1e-9), left, {}))
 
 
 def proposals(judge: Judge, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -174,6 +175,7 @@ class Judge:
     held_out: Part
     inverse: NDArray[np.float64]  # inverse propensities of the labels
     device: torch.device
+    label_fields: tuple[str, ...] = ()  # of label texts, which may have weights too
 
     @classmethod
     def of(cls, dataset: Dataset, seed: int, device: torch.device) -> Judge | None:
@@ -191,27 +193,42 @@ class Judge:
         if not len(train) or not len(held_out):
             return None
         inverse = metrics.inverse_propensities(counts, len(train), *dataset.propensity)
-        return cls(train, held_out, inverse, device)
+        return cls(train, held_out, inverse, device, tuple(dataset.label_texts or ()))
 
-    def features(self, text: Mapping[str, Any]) -> tuple[csr_array, csr_array]:
-        """Return the features of the training points and of the held-out points."""
-        made = TextFeatures.fit(self.train.texts or {}, None, config.from_mapping(TextSettings, text))
-        return made.transform(self.train.texts or {}), made.transform(self.held_out.texts or {})
+    def features(self, text: Mapping[str, Any]) -> tuple[csr_array, csr_array] | None:
+        """Return the features of the training points and of the held-out points; None if no term is frequent enough."""
+        settings, texts = config.from_mapping(TextSettings, text), self.train.texts or {}
+        try:
+            made = TextFeatures.fit(texts, {name: [] for name in self.label_fields}, settings)
+        except DataError:
+            return None
+        return made.transform(texts), made.transform(self.held_out.texts or {})
 
     def unknown(self, text: Mapping[str, Any]) -> float:
         """Return the share of held-out points without a known word."""
-        _, Q = self.features(text)
-        return float(np.mean(np.diff(Q.indptr) == 0))
+        made = self.features(text)
+        return 1.0 if made is None else float(np.mean(np.diff(made[1].indptr) == 0))
 
     def quality(self, text: Mapping[str, Any]) -> NDArray[np.float64]:
         """Return nDCG@5 plus propensity-scored nDCG@5 of each held-out point, by the linear model."""
-        X, Q = self.features(text)
-        run, negatives = Run(), "all" if self.device.type == "cuda" else "mined"
+        made = self.features(text)
+        if made is None:
+            return np.zeros(len(self.held_out))
+        X, Q = made
+        run, negatives = Run(observer=Quiet()), "all" if self.device.type == "cuda" else "mined"
         settings = settings_of("linear", changes={"rounds": 2, "negatives": negatives})
         model = model_class("linear")(X.shape[1], self.train.Y.shape[1], settings, run.generator("start"))
-        model.to(self.device).fit(Lesson(dataclasses.replace(self.train, X=X)), run)
+        outcome = model.to(self.device).fit(Lesson(dataclasses.replace(self.train, X=X)), run)
+        if outcome.interrupted:  # half of its rounds judge nothing
+            raise KeyboardInterrupt
         ranking = model.predictor().rank(Q, min(5, self.train.Y.shape[1]), self.held_out.filtered)
         return quality_of_points(ranking, self.held_out.Y, self.inverse)
+
+
+class Quiet(Observer):
+    """Keeps the judge's models out of the log."""
+
+    is_logged = False
 
 
 def quality_of_points(ranking: Ranking, Y: csr_array, inverse: NDArray[np.float64]) -> NDArray[np.float64]:

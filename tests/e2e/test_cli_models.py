@@ -46,7 +46,7 @@ def test_other_settings_need_another_folder_or_fresh(zipfel_command, planted, tr
     assert "--fresh" in outcome.err
     assert zipfel_command("train", planted, "--out", trained, "--fresh", *other).code == 0
     about = json.loads((trained / "model" / "model.json").read_text())
-    assert about["settings"]["dimension"] == 8
+    assert about["settings"]["main_settings"]["dimension"] == "8"
 
 
 def test_changed_label_texts_are_different_data(zipfel_command, tmp_path):
@@ -84,18 +84,19 @@ def test_predict_takes_texts_and_files(zipfel_command, planted, trained, tmp_pat
 
 
 def test_an_automatic_choice_is_shown_and_saved_with_its_reason(zipfel_command, planted, tmp_path):
-    """Label texts are there, so the choice is DECAF."""
+    """Label texts are there, so the choice is a blend with DECAF."""
     words = ["train", planted, "--out", tmp_path / "run", *SMALL, "--set", "epochs=1"]
     outcome = zipfel_command(*words)
     assert outcome.code == 0, outcome.err
-    assert "model decaf, preset default (labels have texts)" in outcome.out
+    assert "model blend, preset default (decaf and linear: labels have texts)" in outcome.out
     about = json.loads((tmp_path / "run" / "model" / "model.json").read_text())
-    assert about["chosen"] == {"model": "decaf", "preset": "default", "why": "labels have texts"}
+    why = "decaf and linear: labels have texts"
+    assert about["chosen"] == {"model": "blend", "preset": "default", "why": why, "settings": {"main": "decaf"}}
     named = zipfel_command(*words, "--model", "decaf", "--out", tmp_path / "named")
     assert named.code == 0, named.err
     assert "labels have texts" not in named.out
     about = json.loads((tmp_path / "named" / "model" / "model.json").read_text())
-    assert about["chosen"] == {"model": "decaf", "preset": "default", "why": "named"}
+    assert about["chosen"] == {"model": "decaf", "preset": "default", "why": "named", "settings": {}}
 
 
 def listed_models(zipfel_command) -> str:
@@ -107,7 +108,10 @@ def listed_models(zipfel_command) -> str:
 
 def test_models_lists_settings_with_values_and_help(zipfel_command):
     listed = listed_models(zipfel_command)
-    assert "auto: chooses a model by the size of the data" in listed
+    assert (
+        "auto: chooses models by the data's size, its label texts and the device, and text features; the default"
+        in listed
+    )
     assert "glas: Settings of GLaS." in listed
     assert "dimension (1024): width d of the vectors of points and labels" in listed  # the same in all presets
     assert "learning_rate (paper 0.002, default 0.002, fast 0.004): highest learning rate" in listed

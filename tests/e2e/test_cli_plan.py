@@ -34,10 +34,11 @@ def test_without_a_model_plan_and_train_choose_the_same(zipfel_command, planted,
     trained = zipfel_command("train", planted, *SMALL, "--out", tmp_path / "run")
     assert (planned.code, trained.code) == (0, 0), planned.err + trained.err
     about = json.loads((tmp_path / "run" / "model" / "model.json").read_text())
-    assert trained.out.startswith(f"model {about['model']}, preset default (labels have ")
-    assert about["chosen"]["why"].startswith("labels have ")
+    assert about["model"] == "blend"
+    assert about["chosen"]["why"] == "decaf and linear: labels have texts"
+    assert trained.out.startswith("model blend, preset default (decaf and linear: labels have texts)\n")
     assert about["tagger"]["model"] == "auto"
-    assert planned.out.startswith(f"{about['model']}, preset default (labels have ")
+    assert planned.out.startswith("blend, preset default (decaf and linear: labels have texts), on ")
     again = zipfel_command("train", planted, *SMALL, "--out", tmp_path / "run")  # resumes, with the same choice
     assert again.code == 0, again.err
 
@@ -57,7 +58,10 @@ def test_a_warning_says_that_memory_is_too_small(zipfel_command, planted, monkey
         (("--model", "glass"), "unknown model 'glass'; did you mean 'glas'?"),
         (("--model", "glas", "--set", "beam=3"), "unknown setting 'beam'"),
         (("--model", "glas", "--set", "beam"), "expected key=value, found 'beam'"),
-        (("--set", "nothing=3"), "here (labels have "),
+        (
+            ("--set", "nothing=3"),
+            "model auto is blend here (decaf and linear: labels have texts): main_settings: unknown",
+        ),
         (("--preset", "fats"), "unknown preset 'fats'; did you mean 'fast'?"),
         (("--device", "cdua"), "unknown device 'cdua'"),
     ],
@@ -78,4 +82,4 @@ def test_a_missing_folder_is_named(zipfel_command, tmp_path):
 
 
 def test_models_lists_auto_too(zipfel_command):
-    assert zipfel_command("models").out.startswith("auto: chooses a model by the size of the data")
+    assert zipfel_command("models").out.startswith("auto: chooses models by the data's size")

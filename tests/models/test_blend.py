@@ -240,7 +240,7 @@ def test_a_linear_part_of_noise_gets_hardly_any_weight(seed):
     judged = planted(3.0, 0.0, seed=seed)
     w = chosen_weights(judged, 0.5)
     assert w.max() < 0.4
-    assert judged.quality(1, w) > judged.quality(1, np.zeros(3)) - 0.5
+    assert judged.quality(1, w, 0.5) > judged.quality(1, np.zeros(3), 0.5) - 0.5
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -248,13 +248,13 @@ def test_a_main_part_of_noise_is_outvoted(seed):
     judged = planted(0.0, 2.0, seed=seed)
     w = chosen_weights(judged, 0.5)
     assert w.min() > 4
-    assert judged.quality(1, w) > judged.quality(0, np.ones(3)) - 0.5
+    assert judged.quality(1, w, 0.5) > judged.quality(0, np.ones(3), 0.5) - 0.5
 
 
 def test_two_good_parts_are_better_than_one_on_other_points():
     w = chosen_weights(planted(1.5, 1.0, points=800), 0.5)
     other = planted(1.5, 1.0, points=800, seed=9)
-    assert other.quality(1, w) > 3 + max(other.quality(1, np.zeros(3)), other.quality(0, np.ones(3)))
+    assert other.quality(1, w, 0.5) > 3 + max(other.quality(1, np.zeros(3), 0.5), other.quality(0, np.ones(3), 0.5))
 
 
 def test_weights_follow_the_frequency_of_labels():
@@ -343,7 +343,7 @@ def test_quality_is_that_of_the_metrics():
     slow = 100 * reference.ndcg(rows, truth, 5) + 100 * reference.propensity_scored(
         rows, truth, judged.inverse.tolist(), 5, "PSnDCG"
     )
-    assert judged.quality(0.7, np.array(w)) == pytest.approx(slow, rel=1e-4)
+    assert judged.quality(0.7, np.array(w), 0.5) == pytest.approx(slow, rel=1e-4)
 
 
 # --- Learning ---------------------------------------------------------------------------------------------------------

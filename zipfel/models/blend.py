@@ -221,13 +221,13 @@ class Judged:
         pairs = {name: getattr(self, name)[keep] for name in ("rows", "labels", "main", "linear", "right")}
         return dataclasses.replace(self, **pairs, Y=Y)
 
-    def quality(self, main: float, knots: NDArray[np.float64]) -> float:
-        """Return nDCG@5 plus propensity-scored nDCG@5, in percent, with these weights of the parts."""
+    def quality(self, main: float, knots: NDArray[np.float64], tail: float) -> float:
+        """Return (1 − tail) · nDCG@5 + tail · PSnDCG@5, in percent, with these weights of the parts."""
         w = (interpolation(self.counts) @ knots)[self.labels]
         ranking = Ranking.of_pairs(self.rows, self.labels, main * self.main + w * self.linear, self.Y.shape[0], 5)
         some = np.diff(self.Y.indptr) > 0
         figures = metrics.measure(Ranking(ranking.ids[some], ranking.scores[some]), self.Y[some], self.inverse, ks=[5])
-        return figures["nDCG@5"] + figures["PSnDCG@5"]
+        return (1 - tail) * figures["nDCG@5"] + tail * figures["PSnDCG@5"]
 
 
 def chosen_weights(judged: Judged, tail: float) -> NDArray[np.float64]:
@@ -236,8 +236,9 @@ def chosen_weights(judged: Judged, tail: float) -> NDArray[np.float64]:
         return np.full(len(KNOTS), START)
     odd = np.arange(judged.Y.shape[0]) % 2 == 1
     halves = judged.of_rows(~odd), judged.of_rows(odd)
-    crossed = [other.quality(1, learned_weights(own, tail)) for own, other in (halves, halves[::-1])]
-    alone = {share: [half.quality(1 - share, np.full(len(KNOTS), share)) for half in halves] for share in (0.0, 1.0)}
+    crossed = [other.quality(1, learned_weights(own, tail), tail) for own, other in (halves, halves[::-1])]
+    knots = np.ones(len(KNOTS))
+    alone = {share: [half.quality(1 - share, share * knots, tail) for half in halves] for share in (0.0, 1.0)}
     best = max(alone, key=lambda share: sum(alone[share]))
     if sum(crossed) >= sum(alone[best]):
         return learned_weights(judged, tail)

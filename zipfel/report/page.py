@@ -232,8 +232,9 @@ def _settings(dataset: Dataset, about: Mapping[str, Any]) -> str:
         *([name, value] for name, value in about["versions"].items()),
         ["checksum", about["sha256"][:16]],
     ]
-    text, trials = (about.get("text", {}).get(name) or {} for name in ("text", "trials"))
-    tried = [[str(trial), "kept" if trial.kept else ""] for trial in (Trial(**values) for values in trials)]
+    used = about.get("text", {"text": about["tagger"]["text"], "trials": ()})  # older models have no such entry
+    text, trials = used["text"] or {}, [Trial(**values) for values in used["trials"]]
+    tried = [[str(trial), "kept" if trial.kept else ""] for trial in trials]
     tables = [
         _table(["part", "points", "labels per point"], sizes, dataset.name or "data"),
         _table(["", ""], facts, "Run"),

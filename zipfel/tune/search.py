@@ -66,14 +66,20 @@ def searched(
     watcher: Watcher | None = None,
 ) -> Tuned:  # fmt: skip
     """Search for settings on a data set; see `zipfel.tune.tune`."""
-    tagger, choice = _of_one_model(tagger, dataset)
-    settings = tagger.choice(dataset)[1]
+    choice, settings = tagger.choice(dataset)
+    own = dict[str, Any]()
+    if choice.settings:  # a blend was chosen, and the settings of its main model are searched
+        given = choice.with_settings(tagger.settings) or {}
+        own = {name: value for name, value in (tagger.settings or {}).items() if name in ("linear_settings", "tail")}
+        parameters = {"model": choice.main.model, "preset": choice.preset, "settings": given.get("main_settings")}
+        tagger = Tagger(**{**tagger.get_params(deep=False), **parameters})
+        settings = tagger.choice(dataset)[1]
     space = space_of(settings, tagger.settings or {}, tagger.text or {}, dataset)
     judge = Judge.of(dataset, tagger.seed)
     parts = [part for name, part in dataset.parts.items() if name != "test"]
     named, text = dataclasses.asdict(settings), dataclasses.asdict(config.from_mapping(TextSettings, tagger.text or {}))
     inputs = {
-        "model": choice.model,
+        "model": choice.main.model,
         "preset": choice.preset,
         "settings": {name: named[name] for name in tagger.settings or {}},
         "text": {f"text.{name}": text[name] for name in tagger.text or {}},
@@ -88,26 +94,22 @@ def searched(
             study = optuna.create_study(
                 storage=storage, study_name=NAME, direction="maximize", pruner=pruner, load_if_exists=True
             )
-            return Search(tagger, choice, space, judge, study, folder, watcher or Watcher()).run(limits)
+            return Search(tagger, choice, own, space, judge, study, folder, watcher or Watcher()).run(limits)
     finally:
         optuna.logging.set_verbosity(verbosity)
 
 
-def _of_one_model(tagger: Tagger, dataset: Dataset) -> tuple[Tagger, Choice]:
-    """Return a tagger whose settings are searched: for a blend that was chosen, one of its main model alone."""
-    choice = tagger.choice(dataset)[0]
-    if choice.why == "named":
-        return tagger, choice
-    parameters = {**tagger.get_params(deep=False), "model": choice.main.model, "preset": choice.preset}
-    return type(tagger)(**parameters), choice.main
-
-
 @dataclasses.dataclass
 class Search:
-    """A study, and everything that its trials need."""
+    """A study, and everything that its trials need.
+
+    tagger: of the searched model: the chosen or named one, or the main model of a chosen blend.  own: settings of such
+    a blend beside those of its main model.
+    """
 
     tagger: Tagger
     choice: Choice
+    own: Mapping[str, Any]
     space: Space
     judge: Judge
     study: Study
@@ -243,14 +245,14 @@ class Search:
     def best_parameters(self, settings: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parameters of the tagger with the chosen model and these settings."""
         given: dict[str, Any] = self.tagger.get_params(deep=False)
-        chosen = {"model": self.choice.model, "preset": self.choice.preset}
+        chosen = {"model": self.choice.main.model, "preset": self.choice.preset}
         return {**given, **chosen, "settings": dict(settings) or None, "text": dict(text) or None}
 
     def changes(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the settings and the text settings of a trial that were named or searched, converted."""
         settings, text = self.space.divided(values)
         settings, text = {**(self.tagger.settings or {}), **settings}, {**(self.tagger.text or {}), **text}
-        every = dataclasses.asdict(settings_of(self.choice.model, self.choice.preset, settings))
+        every = dataclasses.asdict(settings_of(self.choice.main.model, self.choice.preset, settings))
         every_text = dataclasses.asdict(config.from_mapping(TextSettings, text))
         return {name: every[name] for name in settings}, {name: every_text[name] for name in text}
 
@@ -274,9 +276,12 @@ class Search:
         trials = self.trials()
         best = best_of(trials)
         assert best is not None
-        changes = self.changes(best.values)
-        tagger = Tagger(**self.best_parameters(*changes))
-        return Tuned(tagger, tuple(trials), best, {}, len(self.judge.held_out), changes)
+        settings, text = self.changes(best.values)
+        parameters = self.best_parameters(settings, text)
+        if self.choice.settings:  # the main model goes back into its blend
+            settings = dict(self.choice.with_settings({**self.own, **settings}) or {})
+            parameters |= {"model": self.choice.model, "settings": settings}
+        return Tuned(Tagger(**parameters), tuple(trials), best, {}, len(self.judge.held_out), (settings, text))
 
     def importance(self) -> dict[str, float]:
         """Return which share of the differences between trials each setting explains, largest first.
