@@ -1,8 +1,8 @@
 """Mutation testing: `make mutants`, or `python -m tests.mutants --model glas --count 100 --seed 0 --jobs 1`.
 
-Applies small wrong changes to a copy of the tree, one at a time, and runs the tests of the changed file: those named in
+Makes small wrong changes in a copy of the tree, one at a time, and runs tests of the changed file: first the mutants of
 named_mutants.py, then generated ones, drawn evenly from all kinds of change. A mutant is caught if a test fails or does
-not end. mutmut and cosmic-ray change neither arguments of calls nor draw a fixed sample, and start Python anew for each
+not end. mutmut and cosmic-ray neither change arguments of calls nor draw a fixed sample, and start Python anew for each
 mutant; here torch is imported once, and each mutant runs in a fork.
 """
 
@@ -23,7 +23,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from itertools import chain, zip_longest
+from functools import cache
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,16 +33,17 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from named_mutants import NAMED  # noqa: E402
 
-TESTS = {  # of each file, fastest first
-    "zipfel/models/glas.py": ["tests/models/test_glas_step.py", "tests/models/test_settings.py"],
-    "zipfel/nn/regularizers.py": ["tests/models/test_glas_step.py", "tests/nn/test_regularizers.py"],
-    "zipfel/nn/losses.py": ["tests/nn/test_losses.py"],
-    "zipfel/nn/encoders.py": ["tests/nn/test_encoders.py"],
-    "zipfel/nn/classifiers.py": ["tests/nn/test_classifiers.py"],
-    "zipfel/labelspace/graph.py": ["tests/labelspace/test_graph.py"],
-    "zipfel/negatives.py": ["tests/test_negatives.py"],
-    "zipfel/models/decaf.py": ["tests/models/test_decaf_step.py", "tests/models/test_decaf.py"],
-    "zipfel/models/decaf_network.py": ["tests/models/test_decaf_step.py", "tests/models/test_decaf.py"],
+STEPS = {"glas": "tests/models/test_glas_step.py", "decaf": "tests/models/test_decaf_step.py"}
+TESTS = {  # of each file, besides those of a model's step
+    "zipfel/models/glas.py": "tests/models/test_settings.py",
+    "zipfel/nn/regularizers.py": "tests/nn/test_regularizers.py",
+    "zipfel/nn/losses.py": "tests/nn/test_losses.py",
+    "zipfel/nn/encoders.py": "tests/nn/test_encoders.py",
+    "zipfel/nn/classifiers.py": "tests/nn/test_classifiers.py",
+    "zipfel/labelspace/graph.py": "tests/labelspace/test_graph.py",
+    "zipfel/negatives.py": "tests/test_negatives.py",
+    "zipfel/models/decaf.py": "tests/models/test_decaf.py",
+    "zipfel/models/decaf_network.py": "tests/models/test_decaf.py",
 }
 MODELS: dict[str, dict[str, tuple[str, ...]]] = {  # files of a model, and the parts that it uses; () for all
     "glas": {
@@ -66,7 +68,7 @@ COMPARISONS = {
 CALLS = {"min": "max", "minimum": "maximum", "clamp_min": "clamp_max", "amin": "amax", "sum": "mean"}
 CALLS |= {new: old for old, new in CALLS.items()}
 UNSEEN = ("search", "was")  # keywords of `setting` that change no model
-OUTPUT = "output.txt"  # of the last tests, in a copy of the tree
+COPY = Path()  # of the tree, in a worker
 OUTCOMES = {0: "survived", 1: "caught", 2: "caught", None: "caught (time)"}  # by pytest's exit status
 
 
@@ -83,41 +85,44 @@ class Mutant(NamedTuple):
 # --- Making mutants ---------------------------------------------------------------------------------------------------
 
 
-def changes(node: ast.AST, parameters: list[str], numbers: random.Random) -> Iterator[tuple[str, ast.AST]]:
+def changed(node: ast.AST, **parts: object) -> ast.AST:
+    return type(node)(**{**dict(ast.iter_fields(node)), **parts})
+
+
+def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """Yield the kinds of change of a node, and what stands in its place."""
-
-    def changed(**parts: object) -> ast.AST:
-        return type(node)(**{**dict(ast.iter_fields(node)), **parts})
-
     match node:
         case ast.BinOp(op=op) | ast.BoolOp(op=op) if type(op) in OPERATORS:
-            yield "operator", changed(op=OPERATORS[type(op)]())
+            yield "operator", changed(node, op=OPERATORS[type(op)]())
         case ast.Compare(ops=[op]) if type(op) in COMPARISONS:
-            yield "comparison", changed(ops=[COMPARISONS[type(op)]()])
+            yield "comparison", changed(node, ops=[COMPARISONS[type(op)]()])
         case ast.UnaryOp():
             yield "sign or not", node.operand
         case ast.Constant(value=bool(value)):
             yield "constant", ast.Constant(not value)
         case ast.Constant(value=int(value) | float(value)):
             yield "constant", ast.Constant(value + 1)
-        case ast.Call():
-            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-            if name in CALLS:
-                func = type(node.func)(**{**vars(node.func), "id": CALLS[name], "attr": CALLS[name]})
-                yield "min and max", changed(func=func)
-            for keyword in node.keywords:
-                if keyword.arg not in UNSEEN:
-                    rest = [other for other in node.keywords if other is not keyword]
-                    yield "keyword dropped", changed(keywords=rest)
-            for place, argument in enumerate(node.args if name != "setting" else []):
-                others = [ast.unparse(other) for other in node.args if other is not argument] + parameters
-                if others := sorted({*others} - {ast.unparse(argument)}):
-                    other = ast.parse(numbers.choice(others), mode="eval").body
-                    yield "argument replaced", changed(args=[*node.args[:place], other, *node.args[place + 1 :]])
         case ast.Expr(value=ast.Constant()) | ast.Assign(targets=[ast.Name() | ast.Tuple()]):
             return  # a docstring; a name without a value would always be noticed
         case ast.Expr() | ast.Assign() | ast.AugAssign() | ast.If() | ast.For():
             yield "statement deleted", ast.Pass()
+
+
+def call_changes(call: ast.Call, parameters: list[str], numbers: random.Random) -> Iterator[tuple[str, ast.AST]]:
+    """Yield changes of a call; parameters: those of the function it is in, which may replace an argument."""
+    name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+    if name in CALLS:
+        field = "id" if isinstance(call.func, ast.Name) else "attr"
+        yield "min and max", changed(call, func=changed(call.func, **{field: CALLS[name]}))
+    for place, keyword in enumerate(call.keywords):
+        if keyword.arg not in UNSEEN:
+            rest = [*call.keywords[:place], *call.keywords[place + 1 :]]
+            yield "keyword dropped", changed(call, keywords=rest)
+    texts = [ast.unparse(argument) for argument in call.args] if name != "setting" else []
+    for place, text in enumerate(texts):
+        if others := sorted({*texts, *parameters} - {text}):
+            other = ast.Name(numbers.choice(others))
+            yield "argument replaced", changed(call, args=[*call.args[:place], other, *call.args[place + 1 :]])
 
 
 def nodes(node: ast.AST, parameters: list[str]) -> Iterator[tuple[ast.AST, list[str]]]:
@@ -137,40 +142,37 @@ def nodes(node: ast.AST, parameters: list[str]) -> Iterator[tuple[ast.AST, list[
             yield from nodes(child, names)
 
 
-def mutants_of(file: str, parts: tuple[str, ...], numbers: random.Random) -> Iterator[Mutant]:
-    """Yield all mutants of a file, or of some functions and classes in it."""
-    source = (ROOT / file).read_text()
-    starts = [0, *(place + 1 for place, byte in enumerate(source.encode()) if byte == ord("\n"))]
-    tree = ast.parse(source)
-    for part in tree.body:
-        if parts and getattr(part, "name", None) not in parts:
-            continue
-        for node, parameters in nodes(part, []):
-            for kind, new in changes(node, parameters, numbers):
-                span = slice(
-                    starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
-                )
-                text = f"({ast.unparse(new)})" if isinstance(new, ast.expr) else ast.unparse(new)
-                whole = source.encode()
-                changed = (whole[: span.start] + text.encode() + whole[span.stop :]).decode()
-                with contextlib.suppress(SyntaxError):  # a target of an assignment, a type
-                    ast.parse(changed)
-                    yield Mutant(kind, file, node.lineno, ast.unparse(node), ast.unparse(new), changed, tests_of(file))
-
-
-def tests_of(file: str) -> tuple[str, ...]:
-    return tuple(path for path in TESTS[file] if (ROOT / path).exists())
+def mutants_of(model: str, file: str, numbers: random.Random) -> Iterator[Mutant]:
+    """Yield all mutants of a model's file, or of the parts of it that the model uses."""
+    source = (ROOT / file).read_bytes()
+    starts = [0, *(place + 1 for place, byte in enumerate(source) if byte == ord("\n"))]  # of lines
+    parts, tests = MODELS[model][file], (STEPS[model], TESTS[file])
+    used = [part for part in ast.parse(source).body if not parts or getattr(part, "name", None) in parts]
+    for node, parameters in chain.from_iterable(nodes(part, []) for part in used):
+        of_call = call_changes(node, parameters, numbers) if isinstance(node, ast.Call) else ()
+        for kind, new in chain(changes(node), of_call):
+            first = starts[node.lineno - 1] + node.col_offset
+            last = starts[node.end_lineno - 1] + node.end_col_offset
+            text = f"({ast.unparse(new)})" if isinstance(new, ast.expr) else ast.unparse(new)
+            whole = (source[:first] + text.encode() + source[last:]).decode()
+            yield Mutant(kind, file, node.lineno, ast.unparse(node), ast.unparse(new), whole, tests)
 
 
 def generated(model: str, count: int, seed: int) -> list[Mutant]:
     """Draw mutants of a model, as many of each kind of change as there are, or as of the others."""
     numbers, kinds = random.Random(seed), dict[str, list[Mutant]]()
-    for mutant in chain.from_iterable(mutants_of(file, parts, numbers) for file, parts in MODELS[model].items()):
+    for mutant in chain.from_iterable(mutants_of(model, file, numbers) for file in MODELS[model]):
         kinds.setdefault(mutant.kind, []).append(mutant)
     for mutants in kinds.values():
         numbers.shuffle(mutants)
     in_turn = chain.from_iterable(zip_longest(*(kinds[kind] for kind in sorted(kinds))))
-    return [mutant for mutant in in_turn if mutant is not None][:count]
+    return list(islice((mutant for mutant in in_turn if mutant is not None and compiles(mutant)), count))
+
+
+def compiles(mutant: Mutant) -> bool:
+    with contextlib.suppress(SyntaxError):
+        return bool(ast.parse(mutant.source))
+    return False
 
 
 def named(model: str) -> list[Mutant]:
@@ -178,88 +180,76 @@ def named(model: str) -> list[Mutant]:
     found = []
     for own in (own for own in NAMED if own.model == model):
         source = (ROOT / own.file).read_text()
-        if source.count(own.old) != 1:
-            raise SystemExit(f"{own.file} has {source.count(own.old)} places like that of the mutant {own.name!r}, not 1")
-        line = source[: source.index(own.old)].count("\n") + 1
-        changed = source.replace(own.old, own.new)
-        found.append(Mutant("named", own.file, line, own.old.strip(), own.name, changed, own.tests))
+        before, after = source.split(own.old)  # occurs once
+        line, whole = before.count("\n") + 1, before + own.new + after
+        found.append(Mutant("named", own.file, line, own.old.strip(), own.name, whole, own.tests))
     return found
 
 
 # --- Running tests ----------------------------------------------------------------------------------------------------
 
 
-def copy_of_the_tree() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="zipfel-mutants-"))
+def start_worker(folder: str) -> None:
+    """Copy the tree, and import what all tests need but do not test."""
+    global COPY
+    import scipy.sparse  # noqa: F401
+    import torch
+
+    torch.set_num_threads(1)
+    COPY = Path(tempfile.mkdtemp(dir=folder))
     for name in ("zipfel", "tests", "benchmarks", "docs", "examples"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("results", "*.jsonl"))
-    shutil.copy(ROOT / "pyproject.toml", folder)
-    return folder
+        shutil.copytree(ROOT / name, COPY / name)
+    shutil.copy(ROOT / "pyproject.toml", COPY)
 
 
-def run_tests(folder: Path, tests: tuple[str, ...], keep_bytecode: bool = False) -> None:
-    """Run tests in a copy of the tree, in this process, and end it with pytest's exit status."""
+def run_tests(tests: tuple[str, ...], unchanged: bool) -> None:
+    """Run tests in the copy, in this process, and end it with pytest's exit status."""
     import pytest
 
     os.setsid()
-    os.chdir(folder)
-    os.environ["PYTHONPATH"] = str(folder)
-    sys.path[:] = [str(folder), *(path for path in sys.path if path and not Path(path).is_relative_to(ROOT))]
-    sys.dont_write_bytecode = not keep_bytecode  # caches are of the unchanged files
-    sys.modules.pop("named_mutants", None)
-    output = os.open(folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.chdir(COPY)
+    os.environ["PYTHONPATH"] = str(COPY)
+    sys.path[:] = [str(COPY), *(path for path in sys.path if path and not Path(path).is_relative_to(ROOT))]
+    sys.dont_write_bytecode = not unchanged  # else the next mutant might be read from a cache
+    output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests])
-    if not keep_bytecode or status:
-        os._exit(int(status))
-    import zipfel
-
-    os._exit(0 if Path(str(zipfel.__file__)).is_relative_to(folder) else 99)
+    status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=mutants", *tests]))
+    assert Path(str(sys.modules["zipfel"].__file__)).is_relative_to(COPY)
+    os._exit(status)
 
 
-def status_of(folder: Path, tests: tuple[str, ...], seconds: float, keep_bytecode: bool = False) -> int | None:
+def status_of(tests: tuple[str, ...], seconds: float, unchanged: bool = False) -> int | None:
     """Return pytest's exit status in a fork; None if it takes too long."""
-    child = multiprocessing.get_context("fork").Process(target=run_tests, args=(folder, tests, keep_bytecode))
+    child = multiprocessing.get_context("fork").Process(target=run_tests, args=(tests, unchanged))
     child.start()
     child.join(seconds)
-    if child.exitcode is None:
-        os.killpg(child.pid or 0, signal.SIGKILL)
+    if child.exitcode is None and child.pid is not None:
+        os.killpg(child.pid, signal.SIGKILL)
         child.join()
         return None
     return child.exitcode
 
 
-class Worker:
-    """A process with a copy of the tree, in which torch is imported once."""
+@cache
+def usual_seconds(tests: tuple[str, ...]) -> float:
+    """Return how long tests take without a mutant, which they must pass."""
+    began = time.monotonic()
+    if status_of(tests, 900, unchanged=True) != 0:
+        raise RuntimeError(f"fails without a mutant: {' '.join(tests)}\n{(COPY / 'output.txt').read_text()}")
+    return time.monotonic() - began
 
-    folder: Path
-    seconds: dict[tuple[str, ...], float]
 
-    @classmethod
-    def start(cls) -> None:
-        import scipy.sparse  # noqa: F401
-        import torch
-
-        torch.set_num_threads(1)
-        cls.folder, cls.seconds = copy_of_the_tree(), {}
-
-    @classmethod
-    def judge(cls, mutant: Mutant) -> str:
-        """Return the outcome of a mutant's tests; they must pass without it."""
-        if mutant.tests not in cls.seconds:
-            began = time.monotonic()
-            if status := status_of(cls.folder, mutant.tests, 600, keep_bytecode=True):
-                raise RuntimeError(f"{' '.join(mutant.tests)} fail without any mutant:\n{(cls.folder / OUTPUT).read_text()}")
-            cls.seconds[mutant.tests] = time.monotonic() - began
-        path = cls.folder / mutant.file
-        before = path.read_text()
-        for cached in path.parent.glob(f"__pycache__/{path.stem}.*"):
-            cached.unlink()
-        path.write_text(mutant.source)
-        status = status_of(cls.folder, mutant.tests, 10 + 3 * cls.seconds[mutant.tests])
-        path.write_text(before)
-        return OUTCOMES.get(status, f"caught (exit status {status})")
+def judged(mutant: Mutant) -> str:
+    """Return the outcome of a mutant."""
+    seconds, path = 10 + 3 * usual_seconds(mutant.tests), COPY / mutant.file
+    before = path.read_text()
+    for cached in path.parent.glob(f"__pycache__/{path.stem}.*"):
+        cached.unlink()
+    path.write_text(mutant.source)
+    status = status_of(mutant.tests, seconds)
+    path.write_text(before)
+    return OUTCOMES.get(status, f"caught ({status})")
 
 
 def main() -> None:
@@ -271,27 +261,22 @@ def main() -> None:
     parser.add_argument("--survivors", type=Path, default=Path("mutants.json"), help="file to write survivors to")
     asked = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    survivors, missed = [], False
-    with ProcessPoolExecutor(asked.jobs, multiprocessing.get_context("fork"), Worker.start) as pool:
+    fork, survivors = multiprocessing.get_context("fork"), []
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(asked.jobs, fork, start_worker, [folder]) as pool:
         for model in asked.model or MODELS:
             mutants, outcomes = [*named(model), *generated(model, asked.count, asked.seed)], Counter[str]()
-            for mutant, outcome in zip(mutants, pool.map(Worker.judge, mutants), strict=True):
+            for mutant, outcome in zip(mutants, pool.map(judged, mutants), strict=True):
                 outcomes[outcome] += 1
-                change = mutant.new if mutant.kind == "named" else f"{mutant.old}  →  {mutant.new}"
-                change = " ".join(change.split())
+                change = " ".join((mutant.new if mutant.kind == "named" else f"{mutant.old} → {mutant.new}").split())
                 print(f"{outcome:14} {mutant.kind:18} {mutant.file}:{mutant.line}  {change[:150]}", flush=True)
                 if outcome == "survived":
-                    missed |= mutant.kind == "named"
                     survivors.append({"model": model, "seed": asked.seed, **mutant._asdict(), "source": None})
             share = 1 - outcomes["survived"] / max(1, len(mutants))
-            print(f"{model}: {share:.0%} of {len(mutants)} mutants caught; {outcomes['survived']} survived\n")
-        list(pool.map(forget_copy, range(asked.jobs)))
+            print(
+                f"{model}: {share:.0%} of {len(mutants)} mutants caught, {outcomes['survived']} survived\n", flush=True
+            )
     asked.survivors.write_text(json.dumps(survivors, indent=1, ensure_ascii=False) + "\n")
-    raise SystemExit(missed)
-
-
-def forget_copy(number: int) -> None:
-    shutil.rmtree(Worker.folder, ignore_errors=True)
+    raise SystemExit(any(survivor["kind"] == "named" for survivor in survivors))
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ from scipy.sparse import csr_array
 
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
+from zipfel.errors import ConfigError
 from zipfel.models import glas
-from zipfel.models.base import Lesson
+from zipfel.models.base import Lesson, settings_of
 from zipfel.models.glas import PRESETS, Glas, GlasSettings
 from zipfel.nn.optim import merged
 from zipfel.training.progress import Observer
@@ -433,3 +434,40 @@ def test_the_paper_s_settings():
     assert (1 - paper.feature_dropout, paper.batch_size, paper.epochs) == (0.8, 4096, 10)
     assert (paper.loss, paper.nonlinear, paper.layers, paper.dimension) == ("margin", True, 2, 1024)
     assert paper.margin > 0
+
+
+def test_fast_takes_half_the_steps_at_twice_the_rate():
+    fast, usual = PRESETS["fast"], PRESETS["default"]
+    half = {"epochs": usual.epochs // 2, "min_steps": usual.min_steps // 2, "learning_rate": 2 * usual.learning_rate}
+    assert fast == replace(usual, **half)
+    assert usual == GlasSettings()
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "refused", "message"),
+    [
+        ("dimension", 1, 0, "at least 1"),
+        ("layers", 1, 0, "at least 1"),
+        ("margin", 0.0, -0.1, "at least 0"),
+        ("negatives", 1, 0, "at least 1"),
+        ("pool", 1, 0, "at least 1"),
+        ("scale", 0.1, 0.0, "above 0"),
+        ("regularizer_weight", 0.0, -0.1, "at least 0"),
+        ("feature_dropout", 0.0, -0.1, "at least 0 and below 1"),
+        ("feature_dropout", 0.9, 1.0, "at least 0 and below 1"),
+        ("batch_size", 1, 0, "at least 1"),
+        ("epochs", 1, 0, "at least 1"),
+        ("min_steps", 1, 0, "at least 1"),
+        ("learning_rate", 0.1, 0.0, "above 0"),
+        ("patience", 1, 0, "at least 1"),
+    ],
+)
+def test_ranges_of_settings(name, allowed, refused, message):
+    assert getattr(settings_of("glas", changes={name: allowed}), name) == allowed
+    with pytest.raises(ConfigError, match=f"^{name} must be {message}; found {refused}$"):
+        settings_of("glas", changes={name: refused})
+
+
+def test_abilities():
+    able = Glas.abilities(GlasSettings())
+    assert str(able) == "scores label texts, takes new words, weights points"
