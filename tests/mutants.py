@@ -148,7 +148,7 @@ def mutants_of(model: str, file: str, numbers: random.Random) -> Iterator[Mutant
     starts = [0, *(place + 1 for place, byte in enumerate(source) if byte == ord("\n"))]  # of lines
     parts, tests = MODELS[model][file], (STEPS[model], TESTS[file])
     used = [part for part in ast.parse(source).body if not parts or getattr(part, "name", None) in parts]
-    for node, parameters in chain.from_iterable(nodes(part, []) for part in used):
+    for node, parameters in nodes(ast.Module(used, []), []):
         of_call = call_changes(node, parameters, numbers) if isinstance(node, ast.Call) else ()
         for kind, new in chain(changes(node), of_call):
             first = starts[node.lineno - 1] + node.col_offset
