@@ -2,8 +2,8 @@
 
 Makes small wrong changes in a copy of the tree, one at a time, and runs tests of the changed file: first the mutants of
 named_mutants.py, then generated ones, drawn evenly from all kinds of change. A mutant is caught if a test fails or does
-not end. mutmut and cosmic-ray neither change arguments of calls nor draw a fixed sample, and start Python anew for each
-mutant; here torch is imported once, and each mutant runs in a fork.
+not end. It is not mutmut or cosmic-ray, because here a seed draws the sample, tests are chosen by the file, and torch
+is imported once: each mutant runs in a fork, in seconds.
 """
 
 from __future__ import annotations
@@ -31,32 +31,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
-from named_mutants import NAMED  # noqa: E402
+from named_mutants import MODELS, NAMED, STEPS, TESTS  # noqa: E402
 
-STEPS = {"glas": "tests/models/test_glas_step.py", "decaf": "tests/models/test_decaf_step.py"}
-TESTS = {  # of each file, besides those of a model's step
-    "zipfel/models/glas.py": "tests/models/test_settings.py",
-    "zipfel/nn/regularizers.py": "tests/nn/test_regularizers.py",
-    "zipfel/nn/losses.py": "tests/nn/test_losses.py",
-    "zipfel/nn/encoders.py": "tests/nn/test_encoders.py",
-    "zipfel/nn/classifiers.py": "tests/nn/test_classifiers.py",
-    "zipfel/labelspace/graph.py": "tests/labelspace/test_graph.py",
-    "zipfel/negatives.py": "tests/test_negatives.py",
-    "zipfel/models/decaf.py": "tests/models/test_decaf.py",
-    "zipfel/models/decaf_network.py": "tests/models/test_decaf.py",
-}
-MODELS: dict[str, dict[str, tuple[str, ...]]] = {  # files of a model, and the parts that it uses; () for all
-    "glas": {
-        "zipfel/models/glas.py": (),
-        "zipfel/nn/regularizers.py": (),
-        "zipfel/nn/losses.py": ("margin", "softmax", "logistic"),
-        "zipfel/nn/encoders.py": ("EmbeddingTable", "TransposedBags", "_BagSum", "NormedLinear", "drop_features"),
-        "zipfel/nn/classifiers.py": ("OneVsAll",),
-        "zipfel/labelspace/graph.py": ("cooccurrence", "adjacency"),
-        "zipfel/negatives.py": ("sampled_positives", "within", "holds", "hardest"),
-    },
-    "decaf": {"zipfel/models/decaf.py": (), "zipfel/models/decaf_network.py": ()},
-}
 OPERATORS = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.BitOr: ast.BitAnd,
     ast.BitAnd: ast.BitOr, ast.And: ast.Or, ast.Or: ast.And,
@@ -146,7 +122,7 @@ def mutants_of(model: str, file: str, numbers: random.Random) -> Iterator[Mutant
     """Yield all mutants of a model's file, or of the parts of it that the model uses."""
     source = (ROOT / file).read_bytes()
     starts = [0, *(place + 1 for place, byte in enumerate(source) if byte == ord("\n"))]  # of lines
-    parts, tests = MODELS[model][file], (STEPS[model], TESTS[file])
+    parts, tests = MODELS[model][file], tuple(dict.fromkeys([STEPS[model], TESTS[file]]))
     used = [part for part in ast.parse(source).body if not parts or getattr(part, "name", None) in parts]
     for node, parameters in nodes(ast.Module(used, []), []):
         of_call = call_changes(node, parameters, numbers) if isinstance(node, ast.Call) else ()
