@@ -198,6 +198,12 @@ def test_the_pool(part, captured, loss, pool):
     assert batch.pool != sorted(set().union(*batch.truth)) or pool == 1  # others are drawn
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_pool_with_room_for_all_labels_has_them_all(part, captured, seed):
+    """As many random draws would miss some."""
+    assert_same_step(small(loss="logistic", pool=LABELS), part, captured, [2], seed)
+
+
 @pytest.mark.parametrize("loss", ["margin", "softmax"])
 @pytest.mark.parametrize("negatives", [1, 3, 50])
 def test_the_number_of_negatives(part, captured, loss, negatives):
@@ -434,6 +440,7 @@ def test_the_paper_s_settings():
     assert (1 - paper.feature_dropout, paper.batch_size, paper.epochs) == (0.8, 4096, 10)
     assert (paper.loss, paper.nonlinear, paper.layers, paper.dimension) == ("margin", True, 2, 1024)
     assert paper.margin > 0
+    assert paper.min_steps == 1  # as many steps as these epochs have
 
 
 def test_fast_takes_half_the_steps_at_twice_the_rate():
