@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 DEMO := .demo
 
-.PHONY: demo test test-page browser format clean
+.PHONY: demo test test-page mutants browser format clean
 
 demo: .venv/demo-installed  ## get ICD-10-CM, train a model on it, judge it, tag a few phrases
 	rm -rf $(DEMO)
@@ -17,6 +17,9 @@ test: .venv/test-installed  ## lint, types, tests
 
 test-page: .venv/page-installed browser  ## the page that `zipfel serve` shows, in a real browser
 	$(BIN)/pytest tests/page
+
+mutants: .venv/test-installed  ## do the tests notice wrong changes? MUTANTS='--model glas --count 100 --seed 0 --jobs 1'
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 browser:
 	@command -v chromium >/dev/null || { \

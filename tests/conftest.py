@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 settings.register_profile("zipfel", deadline=None, derandomize=True)  # a busy machine is no reason to fail
+settings.register_profile("mutants", settings.get_profile("zipfel"), phases=(Phase.explicit, Phase.generate))
 settings.load_profile("zipfel")
 
 

@@ -55,13 +55,16 @@ BEAM: dict[str, Any] = {**SMALL, "shortlist": "beam", "beam": 3}
 KINDS: dict[str, dict[str, Any]] = {
     "exact": SMALL,
     "beam": BEAM,
-    "paper": {**BEAM, "cosine": False, "relu": True, "add_missed_labels": False, "halve_learning_rate": True},
+    "paper": {
+        **BEAM, "loss": "logistic", "cosine": False, "relu": True, "add_missed_labels": False,
+        "halve_learning_rate": True,
+    },
     "ensemble": {**BEAM, "learners": 2, "epochs": 2},
     "lite": {**BEAM, "learners": 2, "lite": True, "epochs": 2},
     "hnsw": {**BEAM, "shortlist": "hnsw"},
     "parabel": {**BEAM, "shortlist": "parabel", "learners": 2, "epochs": 4},
     "lite exact": {**SMALL, "learners": 2, "lite": True, "epochs": 2},
-}
+}  # fmt: skip
 
 
 def seeded(seed: int = 0) -> torch.Generator:

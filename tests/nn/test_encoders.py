@@ -118,6 +118,7 @@ def test_gathered_rows_are_copies():
 def test_a_table_starts_by_generator_and_scale():
     same = [EmbeddingTable(2000, 8, seeded(3), std=0.5).rows for _ in range(2)]
     assert torch.equal(*same)
+    assert same[0].mean().item() == pytest.approx(0, abs=0.02)
     assert same[0].std().item() == pytest.approx(0.5, rel=0.05)
     assert not torch.equal(same[0], EmbeddingTable(2000, 8, seeded(4), std=0.5).rows)
 
@@ -143,6 +144,16 @@ def test_a_normed_layer_has_one_length():
     for weight, direction in zip(weights, layer.directions, strict=True):
         torch.testing.assert_close(weight / 1.7, direction.detach() / math.dist(direction.tolist(), [0.0] * 5))
     assert sum(parameter.numel() for parameter in layer.parameters()) == 4 * 5 + 1 + 4
+
+
+def test_a_normed_layer_starts_by_generator_in_all_directions():
+    same, other = [NormedLinear(60, 50, seeded(3)).directions for _ in range(2)], NormedLinear(60, 50, seeded(4))
+    assert torch.equal(*same)
+    assert not torch.equal(same[0], other.directions)
+    assert same[0].mean().item() == pytest.approx(0, abs=0.1)
+    assert same[0].std().item() == pytest.approx(1, rel=0.05)
+    assert other.length.item() ** 2 == pytest.approx(2)  # as long as a ReLU's inputs are kept by (He et al., 2015)
+    assert not other.bias.any()
 
 
 def test_gradients_of_a_normed_layer():

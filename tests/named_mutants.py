@@ -1,0 +1,166 @@
+"""What `make mutants` changes: the code of each model, with its tests; and changes that once passed every test."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+GLAS, DECAF, NETWORK = "zipfel/models/glas.py", "zipfel/models/decaf.py", "zipfel/models/decaf_network.py"
+GLAS_STEP, DECAF_STEP = "tests/models/test_glas_step.py", "tests/models/test_decaf_step.py"
+
+
+STEPS = {  # tests of a model as a whole, which run first
+    "glas": GLAS_STEP,
+    "mnn": "tests/models/test_mnn.py",
+    "dxml": "tests/models/test_dxml.py",
+    "lightdxml": "tests/models/test_lightdxml.py",
+    "decaf": DECAF_STEP,
+}
+TESTS = {  # of each file, which run then
+    GLAS: "tests/models/test_settings.py",
+    DECAF: "tests/models/test_decaf.py",
+    NETWORK: "tests/models/test_decaf.py",
+    "zipfel/models/mnn.py": "tests/models/test_settings.py",
+    "zipfel/models/dxml.py": "tests/models/test_settings.py",
+    "zipfel/models/lightdxml.py": "tests/models/test_settings.py",
+    "zipfel/models/neighbours.py": "tests/models/test_neighbours.py",
+    "zipfel/models/shortlisters.py": "tests/models/test_shortlisters.py",
+    "zipfel/labelspace/centroids.py": "tests/labelspace/test_clusters.py",
+    "zipfel/labelspace/clusters.py": "tests/labelspace/test_clusters.py",
+    "zipfel/labelspace/deepwalk.py": "tests/labelspace/test_deepwalk.py",
+    "zipfel/labelspace/graph.py": "tests/labelspace/test_graph.py",
+    "zipfel/nn/classifiers.py": "tests/nn/test_classifiers.py",
+    "zipfel/nn/encoders.py": "tests/nn/test_encoders.py",
+    "zipfel/nn/losses.py": "tests/nn/test_losses.py",
+    "zipfel/nn/optim.py": "tests/nn/test_optim.py",
+    "zipfel/nn/regularizers.py": "tests/nn/test_regularizers.py",
+    "zipfel/negatives.py": "tests/test_negatives.py",
+}
+MODELS: dict[str, dict[str, tuple[str, ...]]] = {  # files of a model, and the parts of them that it uses; () for all
+    "glas": {
+        GLAS: (),
+        "zipfel/nn/regularizers.py": (),
+        "zipfel/nn/losses.py": ("margin", "softmax", "logistic"),
+        "zipfel/nn/encoders.py": ("EmbeddingTable", "TransposedBags", "_BagSum", "NormedLinear", "drop_features"),
+        "zipfel/nn/classifiers.py": ("OneVsAll",),
+        "zipfel/labelspace/graph.py": ("cooccurrence", "adjacency"),
+        "zipfel/negatives.py": ("sampled_positives", "within", "holds", "hardest"),
+    },
+    "mnn": {
+        "zipfel/models/mnn.py": (),
+        "zipfel/models/neighbours.py": (),
+        "zipfel/nn/losses.py": ("matching",),
+        "zipfel/nn/encoders.py": ("averaged", "AveragingNetwork"),
+    },
+    "dxml": {
+        "zipfel/models/dxml.py": (),
+        "zipfel/labelspace/deepwalk.py": (),
+        "zipfel/labelspace/graph.py": ("label_graph",),
+        "zipfel/nn/losses.py": ("smooth_l1",),
+        "zipfel/nn/optim.py": ("Sgd",),
+    },
+    "lightdxml": {
+        "zipfel/models/lightdxml.py": (),
+        "zipfel/nn/losses.py": ("log_distance",),
+        "zipfel/negatives.py": ("pooled",),
+    },
+    "decaf": {
+        DECAF: (),
+        NETWORK: (),
+        "zipfel/models/shortlisters.py": (),
+        "zipfel/labelspace/centroids.py": (),
+        "zipfel/labelspace/clusters.py": (),
+        "zipfel/nn/losses.py": ("all_labels", "_Chunks", "_AllLabels", "pairs_by_chunk"),
+        "zipfel/nn/encoders.py": ("TextBlock", "dropped"),
+        "zipfel/nn/classifiers.py": ("Combination",),
+    },
+}
+
+
+class Named(NamedTuple):
+    model: str
+    name: str
+    file: str
+    old: str  # occurs once in the file
+    new: str
+    tests: tuple[str, ...]
+
+
+NAMED = [
+    Named(
+        "glas", "regularizer times 0", GLAS,
+        "= settings.regularizer_weight * self._regularizer(", "= 0 * settings.regularizer_weight * self._regularizer(",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "no feature dropout", GLAS,
+        "self.embedding(drop_features(points, settings.feature_dropout, generator))", "self.embedding(points)",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "spread-out and Gravity swapped", GLAS,
+        """\
+            return regularizers.spread_out(V)
+        if kind == "gravity":
+            return regularizers.gravity(vectors, V)
+""",
+        """\
+            return regularizers.gravity(vectors, V)
+        if kind == "gravity":
+            return regularizers.spread_out(V)
+""",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "GLaS and Laplacian swapped", GLAS,
+        'regularizers.glas(V, U) if kind == "glas" else', 'regularizers.glas(V, U) if kind != "glas" else',
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "geometric ignored", GLAS,
+        "adjacency(self.A, labels.cpu().numpy(), self.settings.adjacency)", "adjacency(self.A, labels.cpu().numpy())",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "easiest negatives", GLAS,
+        "hardest(scores[chosen], excluded[chosen], settings.negatives)  # [P, negatives]",
+        "hardest(-scores[chosen], excluded[chosen], settings.negatives)\n        negatives = -negatives",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "decaf", "σ(h·x̂) dropped", NETWORK,
+        "torch.sigmoid(products) * torch.sigmoid(clusters)", "torch.sigmoid(products)",
+        (DECAF_STEP,),
+    ),
+    Named(
+        "decaf", "no reset of R", DECAF,
+        "        network.document_block.reset()\n        network.label_block.reset()\n", "",
+        (DECAF_STEP,),
+    ),
+    Named(
+        "decaf", "decoupled loss where logistic is set, shortlist", DECAF,
+        'losses.decoupled if settings.loss == "decoupled" else losses.logistic', "losses.decoupled",
+        (DECAF_STEP,),
+    ),
+    Named(
+        "decaf", "decoupled loss where logistic is set, all labels", DECAF,
+        '{"logistic": losses.all_labels(points, W, network.offset, own, filtered)}',
+        '{"logistic": losses.decoupled_all(points, W, own, filtered)}',
+        (DECAF_STEP,),
+    ),
+    Named(
+        "decaf", "Module I with Module IV's dropout", DECAF,
+        "settings.module1_learning_rate, settings.module1_dropout)",
+        "settings.module1_learning_rate, settings.dropout)",
+        (DECAF_STEP,),
+    ),
+    Named(
+        "decaf", "Module I with refinement", NETWORK,
+        "(module == 2 and network.settings.refinement)", "network.settings.refinement",
+        (DECAF_STEP,),
+    ),
+    Named(
+        "decaf", "Module II on sparse centroids", DECAF,
+        "label_sums(network.tokens.eval(), part, self.texts, zeros)", "sparse_centroids(part.X, part.Y, self.texts)",
+        (DECAF_STEP,),
+    ),
+]  # fmt: skip
