@@ -69,8 +69,8 @@ def planted(monkeypatch, gains: list[float], spread: float, points: int = 100) -
     [
         (0.0031, 0.0, True),
         (0.0029, 0.0, False),  # sure, but too little
-        (0.026, 0.1, True),  # the standard error is 0.01
-        (0.024, 0.1, False),
+        (0.021, 0.1, True),  # the standard error is 0.01
+        (0.019, 0.1, False),
         (-0.1, 0.0, False),
     ],
 )
