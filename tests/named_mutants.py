@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from named_mutants_neighbours import MUTANTS as NEIGHBOURS
+
 GLAS, DECAF, NETWORK = "zipfel/models/glas.py", "zipfel/models/decaf.py", "zipfel/models/decaf_network.py"
 GLAS_STEP, DECAF_STEP = "tests/models/test_glas_step.py", "tests/models/test_decaf_step.py"
 
@@ -164,3 +166,4 @@ NAMED = [
         (DECAF_STEP,),
     ),
 ]  # fmt: skip
+NAMED += [Named(*row) for row in NEIGHBOURS]
