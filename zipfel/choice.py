@@ -63,13 +63,20 @@ class Choice:
         """Return the settings that a user gives; a blend that was chosen hands those of its main model on to it."""
         if not self.settings or not isinstance(given or {}, Mapping):  # what is no mapping is an error of `settings_of`
             return given
-        own = {name: value for name, value in (given or {}).items() if name in OF_BLENDS}
-        handed = {name: value for name, value in (given or {}).items() if name not in OF_BLENDS}
-        if "main_settings" in own:
-            handed |= config.convert("main_settings", own["main_settings"], dict[str, str])
-        if handed:
-            own["main_settings"] = {name: "none" if value is None else str(value) for name, value in handed.items()}
-        return {**self.settings, **own}
+        own, handed = self.divided(given)
+        return {**self.settings, **own, **({"main_settings": handed} if handed else {})}
+
+    def divided(self, given: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Divide a user's settings into those of a chosen blend itself, and those of its main model, as words.
+
+        Without such a blend, all are of the model.
+        """
+        own, handed = dict[str, Any](), dict(given or {})
+        if self.settings:
+            own = {name: handed.pop(name) for name in OF_BLENDS if name in handed}
+            handed |= config.convert("main_settings", own.pop("main_settings", {}), dict[str, str])
+            handed = {name: "none" if value is None else str(value) for name, value in handed.items()}
+        return own, handed
 
 
 def chosen(dataset: Dataset, model: str, preset: str, device: str) -> Choice:

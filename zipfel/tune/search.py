@@ -67,11 +67,9 @@ def searched(
 ) -> Tuned:  # fmt: skip
     """Search for settings on a data set; see `zipfel.tune.tune`."""
     choice, settings = tagger.choice(dataset)
-    own = dict[str, Any]()
+    own, handed = choice.divided(tagger.settings)
     if choice.settings:  # a blend was chosen, and the settings of its main model are searched
-        given = choice.with_settings(tagger.settings) or {}
-        own = {name: value for name, value in (tagger.settings or {}).items() if name in ("linear_settings", "tail")}
-        parameters = {"model": choice.main.model, "preset": choice.preset, "settings": given.get("main_settings")}
+        parameters = {"model": choice.main.model, "preset": choice.preset, "settings": handed}
         tagger = Tagger(**{**tagger.get_params(deep=False), **parameters})
         settings = tagger.choice(dataset)[1]
     space = space_of(settings, tagger.settings or {}, tagger.text or {}, dataset)
