@@ -1,12 +1,13 @@
 """The curve of P@1 against PSP@1 of a blend: main part, linear part, and weights with a growing say of rare labels.
 
-    python -m benchmarks.blend_curve DATA [DATA ...]
+    python -m benchmarks.blend_curve DATA [DATA ...] [--main MODEL]
 
 Trains as `zipfel train DATA` does, on train without up to 3,000 points, which are judged; test is not looked at.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import sys
 from pathlib import Path
@@ -40,7 +41,7 @@ def split(dataset: Dataset) -> tuple[Dataset, Part]:
     return rest, dataset.train.take(held)
 
 
-def fitted(dataset: Dataset, settings: dict[str, Any]) -> tuple[Tagger, blend.Judged]:
+def fitted(dataset: Dataset, main: str | None) -> tuple[Tagger, blend.Judged]:
     """Return a fitted tagger, and the held-out points on which its weights were chosen."""
     seen, plain = list[blend.Judged](), blend.chosen_weights
 
@@ -50,7 +51,8 @@ def fitted(dataset: Dataset, settings: dict[str, Any]) -> tuple[Tagger, blend.Ju
 
     blend.chosen_weights = noted
     try:
-        return Tagger("auto", settings=settings).fit_dataset(dataset), seen[0]
+        tagger = Tagger("auto") if main is None else Tagger("blend", settings={"main": main})
+        return tagger.fit_dataset(dataset), seen[0]
     finally:
         blend.chosen_weights = plain
 
@@ -83,11 +85,15 @@ def curve(tagger: Tagger, dataset: Dataset, judged: Part, weighed: blend.Judged)
     return found
 
 
-def main(paths: list[str]) -> None:
-    for path in paths:
+def main(words: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="+")
+    parser.add_argument("--main", help="main model, with the usual text features; default: what auto chooses")
+    arguments = parser.parse_args(words)
+    for path in arguments.data:
         dataset, judged = split(read(path))
-        tagger, weighed = fitted(dataset, {})
-        about = {"data": Path(path).name, "judged": len(judged), "main": tagger.settings_.main,
+        tagger, weighed = fitted(dataset, arguments.main)
+        about = {"data": Path(path).name, "judged": len(judged), "main model": tagger.settings_.main,
                  "text": tagger.text_choice_.text, "seconds": round(tagger.outcome_.seconds, 1)}  # fmt: skip
         record("blend_curve", {**about, **curve(tagger, dataset, judged, weighed)}, 0, ("torch",))
 
