@@ -236,21 +236,11 @@ class Linear(Model):
             if self.solves_at_once:
                 weights = self.solved_at_once(some, run, None)
             else:
-                negatives = everywhere(some) if self.met is None else self.met_by(whole, self.met, labels)
+                negatives = everywhere(some) if self.met is None else with_new_points(self.met[:, labels], len(more))
                 weights = self.solved(some, negatives, run, self.settings.rounds)
             return kept(weights)
 
         self.replace(labels, held_in(run.stage("linear-whole", solved), self.features))
-
-    def met_by(self, whole: Part, met: csr_array, labels: NDArray[np.int64]) -> csr_array:
-        """Return the negatives of all rounds, and the labels that the last weights rank highest, [N, labels].
-
-        Those of earlier rounds must stay: the last weights rank them low because they were learned from.
-        """
-        harder = hardest(whole.X, self.held(), self.settings.mined)
-        before = csr_array((met.data, met.indices, np.append(met.indptr, np.full(len(whole) - met.shape[0], met.nnz))),
-                           shape=harder.shape)  # fmt: skip
-        return csr_array((((before + harder)[:, labels]) != 0).astype(np.float32))
 
     def learn_more(self, part: Part, run: Run) -> None:
         """Learn from more points without the earlier ones: their labels move as little as these points allow."""
@@ -398,6 +388,15 @@ class Ticker:
 def everywhere(part: Part) -> csr_array:
     """Return each point as a negative of all labels, [N, L]."""
     return csr_array(np.ones(part.Y.shape, dtype=np.float32))
+
+
+def with_new_points(met: csr_array, count: int) -> csr_array:
+    """Return the negatives of all rounds [N, L], and below them new points, as negatives of all of these labels.
+
+    Negatives of earlier rounds must stay: the last weights rank them low because they were learned from. New points
+    bring new words to a label, and nothing mined so far speaks against these.
+    """
+    return csr_array(vstack([met, np.ones((count, met.shape[1]), dtype=np.float32)], format="csr"))
 
 
 def interrupted(work: Callable[[], None]) -> bool:
