@@ -306,6 +306,8 @@ def test_fit_takes_that_step_with_adam(part, loss):
         (39, {"epochs": 5, "min_steps": 66}, 3, 6),  # 13 steps an epoch
         (39, {"epochs": 5, "batch_size": 2, "min_steps": 400}, 2, 21),
         (9, {"epochs": 5}, 1, 5),
+        (30, {"epochs": 5}, 3, 5),
+        (29, {"epochs": 5}, 2, 5),
     ],
 )
 def test_the_schedule(part, captured, points, changes, batch_size, epochs):
@@ -314,6 +316,10 @@ def test_the_schedule(part, captured, points, changes, batch_size, epochs):
     asked = captured(model, Lesson(labelled_rows(part).take(np.arange(points))))
     assert asked.schedule == Schedule(epochs, batch_size, 0.03, patience=7, asked=5)
     assert (asked.stage, asked.module, asked.points, asked.validate) == ("glas", model, points, None)
+
+
+def test_one_layer_is_the_default_and_two_are_the_papers():
+    assert [settings_of("glas", preset).layers for preset in ("default", "fast", "paper")] == [1, 1, 2]
 
 
 def test_points_without_labels_are_left_out_and_weights_of_points_are_kept(part, captured):
