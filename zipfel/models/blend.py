@@ -29,7 +29,7 @@ from zipfel.config import Settings, Span, setting
 from zipfel.data.dataset import Part, Propensity
 from zipfel.errors import ConfigError
 from zipfel.models.base import Abilities, Cost, Lesson, Model, Tensors, model_class, settings_of
-from zipfel.models.learner import HeldOut, Learner, Predictor, labelled, sorted_ranking
+from zipfel.models.learner import HeldOut, Learner, Predictor, labelled, most_filtered, sorted_ranking
 from zipfel.models.linear import Linear, LinearPredictor, interrupted
 from zipfel.training.run import Run, part_of, with_prefix
 from zipfel.training.trainer import Outcome
@@ -106,8 +106,10 @@ class BlendPredictor:
 
     def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
         """Rank labels for the points of X, [points, k], without filtered pairs."""
-        depth = min(max(DEPTH, k), len(self.weights))
-        return self.reranked(self.main.rank(X, depth, filtered), X, k)
+        wide = k + most_filtered(filtered)  # filtered last: which labels are candidates must not depend on it
+        main = self.main.rank(X, min(max(DEPTH, wide), len(self.weights)))
+        ranking = self.reranked(main, X, wide)
+        return ranking if filtered is None else ranking.without(filtered).top(k)
 
     def reranked(self, main: Ranking, X: csr_array, k: int) -> Ranking:
         """Rank the candidates, and behind them the other labels of the main part's ranking, [points, k].
