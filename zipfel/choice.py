@@ -16,10 +16,10 @@ The rule was first derived from test results. These figures support the limit of
 20,000, but it was set after test had shown MNN 1.2 points behind on Delicious. Only DECAF reads label texts, so the
 other columns also show what to expect of large text data without label texts: LightDXML is ahead or level there.
 
-Beside each of them linear classifiers are solved (docs/papers/blend.md): the blend is ahead of both parts in P@1 on 11
-of 13 data sets, and level on the others. Which main model suits labels without texts was compared in blends, on held-out points of train
-(H200, prototypes of 2026-11-18; P@1 / P@5, and the linear classifiers alone; `python -m benchmarks.blend_curve DATA
---main MODEL` repeats it):
+Beside each of them linear classifiers are solved (docs/papers/blend.md): the blend is ahead of both parts in P@1 on
+most data sets, and level on the others. Which main model suits labels without texts was compared in blends, on held-out
+points of train (H200, prototypes of 2026-11-18; P@1 / P@5, and the linear classifiers alone;
+`python -m benchmarks.blend_curve DATA --main MODEL` repeats it):
 
 | | points a label | linear | decaf | mnn | glas | lightdxml |
 |---|---|---|---|---|---|---|
