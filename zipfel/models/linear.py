@@ -47,7 +47,7 @@ from zipfel.types import Ranking
 SLOPE = 2.0  # a score is σ(SLOPE · (w · x + b)); calibration makes it a probability
 FEW_PAIRS = 2 * 10**7  # points × labels up to which no negatives are mined
 CELLS = 1 << 24  # scores that prediction holds at once
-PAIRED = 256  # points whose margins with given labels are computed at once
+PAIRED = 64  # points whose margins with given labels are computed at once
 COUNTED = 2000  # labels on which a plan counts features
 ROUGH = 0.1  # liblinear's tolerance against mined negatives
 
@@ -118,9 +118,14 @@ class LinearPredictor:
             return np.concatenate(list(pool.map(lambda some: self._margins_at(X[some], labels[some]), blocks)))
 
     def _margins_at(self, X: csr_array, labels: NDArray[np.int64]) -> NDArray[np.float32]:
-        weights = self.by_label[labels.ravel()]  # [points · W, F]
-        points = X[np.repeat(np.arange(X.shape[0]), labels.shape[1])]
-        products = np.asarray(weights.multiply(points).sum(axis=1)).reshape(labels.shape)
+        pairs, x = self.by_label[labels.ravel()], np.zeros(X.shape[1], dtype=np.float32)  # [points · W, F], a copy
+        ends = pairs.indptr[:: labels.shape[1]]
+        for row, (start, end) in enumerate(pairwise(X.indptr)):
+            features, some = X.indices[start:end], slice(ends[row], ends[row + 1])
+            x[features] = X.data[start:end]
+            pairs.data[some] *= x.take(pairs.indices[some])
+            x[features] = 0
+        products = np.asarray(pairs.sum(axis=1), dtype=np.float32).reshape(labels.shape)
         return np.asarray(products + self.bias[labels], dtype=np.float32)
 
     @cached_property
