@@ -53,7 +53,12 @@ def summary(lines: Sequence[Line]) -> str:
     level = [data for data in others if data in unbeaten]
     but = f" (all but {listed(others)})" if others else ""
     and_level = f"; on {listed(level)} it is ahead or level in all four" if level else ""
-    return f"zipfel beats every peer in all four metrics on {len(won)} of {len(names)} data sets{but}{and_level}"
+    early = [data for data in others if data not in level and (found := comparisons(lines, data))
+             and all(one.verdict >= LEVEL for one in found.values())]  # fmt: skip
+    and_early = (
+        f"; with fewer seeds than its peers it is ahead or level in all four on {listed(early)}" if early else ""
+    )
+    return f"zipfel beats every peer in all four metrics on {len(won)} of {len(names)} data sets{but}{and_level}{and_early}"
 
 
 def most_seeds(lines: Sequence[Line]) -> int:

@@ -12,7 +12,7 @@ from zipfel.choice import AUTO
 
 GOALS = ("P@1", "P@5", "PSP@1", "PSP@5")  # metrics in which a model is compared with its peers
 ERRORS = 2.0  # standard errors of the difference of two means, within which they are level
-ROUNDING = 0.005  # a smaller difference would not be seen in a table
+ROUNDING = 0.05  # a smaller difference would not be seen in README's table
 BEHIND, LEVEL, AHEAD = -1, 0, 1
 
 
