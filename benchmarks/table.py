@@ -55,10 +55,8 @@ def summary(lines: Sequence[Line]) -> str:
     and_level = f"; on {listed(level)} it is ahead or level in all four" if level else ""
     early = [data for data in others if data not in level and (found := comparisons(lines, data))
              and all(one.verdict >= LEVEL for one in found.values())]  # fmt: skip
-    and_early = (
-        f"; with fewer seeds than its peers it is ahead or level in all four on {listed(early)}" if early else ""
-    )
-    return f"zipfel beats every peer in all four metrics on {len(won)} of {len(names)} data sets{but}{and_level}{and_early}"
+    fewer = f"; with fewer seeds than its peers it is ahead or level in all four on {listed(early)}" if early else ""
+    return f"zipfel beats every peer in all four metrics on {len(won)} of {len(names)} data sets{but}{and_level}{fewer}"
 
 
 def most_seeds(lines: Sequence[Line]) -> int:
