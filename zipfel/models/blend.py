@@ -36,7 +36,7 @@ from zipfel.training.trainer import Outcome
 from zipfel.types import Ranking, Shortlist, stored
 
 KNOTS = (1, 10, 100)  # training points of labels between which w is interpolated, by the logarithm
-DEPTH = 20  # first labels of the main part, which are the candidates: more, or those of the linear part, add nothing
+DEPTH = 30  # first labels of the main part, which are the candidates: more, or those of the linear part, add nothing
 NEGATIVES = 100  # labels of the main part against which the linear part learns
 SURE = 7.0  # bound of the main part's log-odds: a vote of all points, or of none, is no certainty
 FEWEST = 50  # held-out points with labels; fewer decide nothing
