@@ -118,14 +118,23 @@ class LinearPredictor:
             return np.concatenate(list(pool.map(lambda some: self._margins_at(X[some], labels[some]), blocks)))
 
     def _margins_at(self, X: csr_array, labels: NDArray[np.int64]) -> NDArray[np.float32]:
-        pairs, x = self.by_label[labels.ravel()], np.zeros(X.shape[1], dtype=np.float32)  # [points · W, F], a copy
-        ends = pairs.indptr[:: labels.shape[1]]
-        for row, (start, end) in enumerate(pairwise(X.indptr)):
-            features, some = X.indices[start:end], slice(ends[row], ends[row + 1])
+        """Multiply each point with a matrix that shares the weights, and whose rows are its labels.
+
+        Rows are given by where they start and end. Labels come in falling order, so that what lies between the end of
+        one and the start of the next is empty: nothing is copied, and the product is one call.
+        """
+        order = np.argsort(-labels, axis=1)
+        falling, starts = np.take_along_axis(labels, order, axis=1), self.by_label.indptr
+        ends = np.stack([starts[falling], starts[falling + 1]], axis=2)  # [points, W, 2]
+        rows = csr_array((max(2 * labels.shape[1] - 1, 0), X.shape[1]), dtype=np.float32)
+        x = np.zeros(X.shape[1], dtype=np.float32)
+        rows.indices, rows.data = self.by_label.indices, self.by_label.data
+        products = np.empty(labels.shape, dtype=np.float32)
+        for point, (start, end) in enumerate(pairwise(X.indptr)):
+            features, rows.indptr = X.indices[start:end], ends[point].ravel()
             x[features] = X.data[start:end]
-            pairs.data[some] *= x.take(pairs.indices[some])
+            products[point, order[point]] = (rows @ x)[::2]
             x[features] = 0
-        products = np.asarray(pairs.sum(axis=1), dtype=np.float32).reshape(labels.shape)
         return np.asarray(products + self.bias[labels], dtype=np.float32)
 
     @cached_property
