@@ -22,7 +22,7 @@ from joblib.externals.loky import get_reusable_executor
 from scipy.sparse import csr_matrix
 
 from benchmarks.record import record
-from zipfel.bench.features import loaded
+from zipfel.bench.features import featured, loaded
 from zipfel.data.dataset import Dataset, Part
 from zipfel.evaluate import evaluate
 from zipfel.tagger import Tagger
@@ -31,7 +31,7 @@ ALONE = 200  # documents that are ranked one at a time
 
 
 def main(path: str, device: str, sample: int) -> None:
-    dataset = loaded(Path(path))  # features as in the bench, so that figures compare with those of its peers
+    dataset = featured(loaded(Path(path)))  # features as in the bench, so that figures compare with those of its peers
     figures: dict[str, object] = {"data": dataset.name, "device": device, "threads": torch.get_num_threads()}
     figures |= trained(dataset, device)
     if sample:

@@ -72,7 +72,7 @@ class BlendSettings(Settings):
         with errors_of("main_settings"):
             main = settings_of(self.main, self.main_preset, self.main_settings)
         with errors_of("linear_settings"):  # the main part's candidates save a round
-            return main, settings_of("linear", changes={"rounds": 2, **self.linear_settings})
+            return main, settings_of("linear", changes={"rounds": 2, "mined": 50, **self.linear_settings})
 
 
 @contextmanager

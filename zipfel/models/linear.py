@@ -64,7 +64,7 @@ class LinearSettings(Settings):
         "auto", "points that a label is solved against: all, mined ones, or auto: mined on a CPU if data is large"
     )
     rounds: int = setting(3, "how often labels are solved, each time against more mined negatives", at_least=1)
-    mined: int = setting(50, "labels, best ranked first, that each point becomes a negative of in a round", at_least=1)
+    mined: int = setting(100, "labels, best ranked first, that each point becomes a negative of in a round", at_least=1)
     min_weight: float = setting(0.02, "smaller weights are dropped", at_least=0)
 
 
