@@ -161,10 +161,11 @@ def best_of(margins: Tensor, k: int) -> Ranking:
     """Rank the best k labels by their margins [B, L]; ties go to the lower id."""
     count = min(k + SPARE, margins.shape[1])
     top = margins.topk(count, dim=1)
-    tied = top.values[:, -1] == top.values[:, min(k, count) - 1]  # which of them are listed is then left to chance
-    if count < margins.shape[1] and bool(tied.any()):
-        order = margins[tied].sort(dim=1, descending=True, stable=True)
-        top.values[tied], top.indices[tied] = order.values[:, :count], order.indices[:, :count]
+    last = top.values[:, min(k, count) - 1]
+    tied = ((top.values[:, -1] == last) & (count < margins.shape[1])).nonzero()[:, 0]
+    for row in tied:  # which of the equal labels are listed would be left to chance
+        above = int((top.values[row] > last[row]).sum())
+        top.indices[row, above:] = (margins[row] == last[row]).nonzero()[: count - above, 0]
     ids, scores = top.indices.numpy(), expit(SLOPE * top.values.double().numpy()).astype(np.float32)
     best = np.lexsort((ids, -scores))[:, :k]
     ranking = Ranking.empty(len(ids), k)
