@@ -1,6 +1,6 @@
 """Prediction of a blend against its main part alone: `python -m benchmarks.blend_speed MODEL DATA`, one JSON line.
 
-Both tag the same test documents of DATA, from texts to names, in ten interleaved runs: 100 documents alone (median), and
+Both tag the same test documents of DATA, from texts to names, in ten interleaved runs: 100 alone (median), and
 4,000 in one call. Milliseconds a document are medians of the runs, and so are the ratios.
 """
 
