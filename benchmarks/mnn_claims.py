@@ -82,7 +82,7 @@ def summary(rows: list[dict[str, float]], first: list[dict[str, float]], test_pe
     if len(rows) < 2:
         return means
     spread = {f"{name} sd": round(float(np.std([row[name] for row in rows], ddof=1)), 2) for name in COMPARED}
-    ahead = {}
+    ahead: dict[str, list[float]] = {}
     for name in COMPARED:
         apart = [row[name] - other[name] for row, other in zip(rows, first, strict=True)]
         error = float(np.std(apart, ddof=1)) * math.sqrt(1 / len(apart) + test_per_train)
