@@ -25,7 +25,7 @@ from zipfel.fitting import chosen_device
 from zipfel.models.base import settings_of
 from zipfel.tagger import Tagger
 
-NAMES = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "seconds", "ms a point")
+NAMES = ("P@1", "P@3", "P@5", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "seconds", "ms a point")
 
 
 def evaluated(dataset: Dataset, tagger: Tagger) -> dict[str, float]:

@@ -50,7 +50,7 @@ MODELS: dict[str, dict[str, tuple[str, ...]]] = {  # files of a model, and the p
     "mnn": {
         "zipfel/models/mnn.py": (),
         "zipfel/models/neighbours.py": (),
-        "zipfel/nn/losses.py": ("matching",),
+        "zipfel/nn/losses.py": ("matching", "reduced"),
         "zipfel/nn/encoders.py": ("averaged", "AveragingNetwork"),
     },
     "dxml": {

@@ -13,6 +13,7 @@ WALKS = "zipfel/labelspace/deepwalk.py"
 IVF = "zipfel/index/ivf.py"
 LEARNER = "zipfel/models/learner.py"
 MNN_STEP, DXML_STEP = ("tests/models/test_mnn_step.py",), ("tests/models/test_dxml_step.py",)
+MNN_TESTS = ("tests/models/test_mnn.py",)
 
 MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     (
@@ -35,20 +36,20 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "mnn", "positive sign", LOSSES,
-        "(1 - positive).square() / 4 + hardest",
-        "(1 + positive).square() / 4 + hardest",
+        "(1 - positive).square() / 4 + reduced(",
+        "(1 + positive).square() / 4 + reduced(",
         MNN_STEP,
     ),
     (
         "mnn", "quarter missing", LOSSES,
-        "(1 - positive).square() / 4 + hardest",
-        "(1 - positive).square() + hardest",
+        "(1 - positive).square() / 4 + reduced(",
+        "(1 - positive).square() + reduced(",
         MNN_STEP,
     ),
     (
         "mnn", "half for quarter", LOSSES,
-        "(1 - positive).square() / 4 + hardest",
-        "(1 - positive).square() / 2 + hardest",
+        "(1 - positive).square() / 4 + reduced(",
+        "(1 - positive).square() / 2 + reduced(",
         MNN_STEP,
     ),
     (
@@ -71,8 +72,8 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "mnn", "max over batch axis", LOSSES,
-        "penalties.amax(dim=1) if",
-        "penalties.amax(dim=0).amax() if",
+        "penalties.amax(dim=1)",
+        "penalties.amax(dim=0).amax()",
         MNN_STEP,
     ),
     (
@@ -101,20 +102,20 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "mnn", "hardest detached", LOSSES,
-        "/ 4 + hardest).mean()",
-        "/ 4 + hardest.detach()).mean()",
+        "/ 4 + reduced(penalties, mask, reduction)).mean()",
+        "/ 4 + reduced(penalties, mask, reduction).detach()).mean()",
         MNN_STEP,
     ),
     (
         "mnn", "hardest sign", LOSSES,
-        "/ 4 + hardest).mean()",
-        "/ 4 - hardest).mean()",
+        "/ 4 + reduced(penalties, mask, reduction)).mean()",
+        "/ 4 - reduced(penalties, mask, reduction)).mean()",
         MNN_STEP,
     ),
     (
         "mnn", "sum for mean", LOSSES,
-        "/ 4 + hardest).mean()",
-        "/ 4 + hardest).sum()",
+        "/ 4 + reduced(penalties, mask, reduction)).mean()",
+        "/ 4 + reduced(penalties, mask, reduction)).sum()",
         MNN_STEP,
     ),
     (
@@ -169,13 +170,13 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
         "mnn", "own labels among negatives", MNN,
         "torch.randint(1, count, (count, draws)",
         "torch.randint(0, count, (count, draws)",
-        ("tests/models/test_mnn.py",),
+        MNN_TESTS,
     ),
     (
         "mnn", "one other point never drawn", MNN,
         "torch.randint(1, count, (count, draws)",
         "torch.randint(1, max(2, count - 1), (count, draws)",
-        ("tests/models/test_mnn.py",),
+        MNN_TESTS,
     ),
     (
         "mnn", "number of negatives ignored", MNN,
@@ -209,8 +210,8 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "mnn", "margin default used", MNN,
-        "others), settings.margin)",
-        "others), 0.1)",
+        "negatives, settings.margin,",
+        "negatives, 0.1,",
         MNN_STEP,
     ),
     (
@@ -245,14 +246,14 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "mnn", "labels decoder not unit", MNN,
-        "vectors = F.normalize(self.label_encoder.table.rows.detach(), dim=1)",
-        "vectors = self.label_encoder.table.rows.detach()",
+        "return F.normalize(self.label_encoder.table.rows.detach(), dim=1)",
+        "return self.label_encoder.table.rows.detach()",
         MNN_STEP,
     ),
     (
         "mnn", "decoder ignored", MNN,
-        'if self.settings.decoder == "neighbours":\n            return super',
-        'if True:\n            return super',
+        "if self.points_vote:\n            return super().learners()",
+        "if True:\n            return super().learners()",
         MNN_STEP,
     ),
     (
@@ -326,6 +327,120 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
         "best = max(options, key=quality)",
         "best = min(options, key=quality)",
         MNN_STEP,
+    ),
+    (
+        "mnn", "mean of negatives not divided", LOSSES,
+        'if reduction != "mean":\n        return total',
+        "if True:\n        return total",
+        MNN_STEP,
+    ),
+    (
+        "mnn", "sum of negatives divided", LOSSES,
+        'if reduction != "mean":\n        return total',
+        "if False:\n        return total",
+        MNN_STEP,
+    ),
+    (
+        "mnn", "maximum instead of mean and sum", LOSSES,
+        'if reduction == "max" and penalties.shape[1]:',
+        "if penalties.shape[1]:",
+        MNN_STEP,
+    ),
+    (
+        "mnn", "excluded pairs count in the mean", LOSSES,
+        "torch.full_like(total, penalties.shape[1]) if mask is None else mask.sum(dim=1)",
+        "torch.full_like(total, penalties.shape[1])",
+        ("tests/nn/test_losses.py",),
+    ),
+    (
+        "mnn", "reduction of the settings ignored", MNN,
+        "reduction=settings.negatives_reduction",
+        'reduction="max"',
+        MNN_STEP,
+    ),
+    (
+        "mnn", "labels decoder: an empty row is ranked by cosines of 0", MNN,
+        "rank_candidates(candidates_of(queries, shortlist), scores, self.counts, k)",
+        "rank_candidates(ids, scores, self.counts, k)",
+        MNN_STEP,
+    ),
+    (
+        "mnn", "labels decoder: labels not counted", MNN,
+        "self.counts + label_counts(part.Y.indices, self.label_count)",
+        "self.counts + 0 * label_counts(part.Y.indices, self.label_count)",
+        MNN_STEP,
+    ),
+    (
+        "mnn", "labels decoder: only the last fit counted", MNN,
+        "self.counts + label_counts(part.Y.indices, self.label_count)",
+        "label_counts(part.Y.indices, self.label_count)",
+        MNN_TESTS,
+    ),
+    (
+        "mnn", "labels decoder: new labels not counted", MNN,
+        "self.counts = F.pad(self.counts, (0, count))",
+        "self.counts = F.pad(self.counts, (0, 0))",
+        MNN_TESTS,
+    ),
+    (
+        "mnn", "labels decoder: labels that the index misses rank above a candidate", MNN,
+        "half_cosine(cosines).clamp_min(UNLISTED)",
+        "half_cosine(cosines)",
+        MNN_TESTS,
+    ),
+    (
+        "mnn", "labels decoder: index of the settings ignored", MNN,
+        "self.index = self.settings.build_index(self.label_vectors(), run.seed)",
+        "self.index = ExactIndex(self.label_vectors())",
+        MNN_TESTS,
+    ),
+    (
+        "mnn", "labels decoder: saved index not loaded", MNN,
+        'load_index(self.settings.index, part_of(more, "index."), self.label_vectors())',
+        'load_index("exact", part_of(more, "index."), self.label_vectors())',
+        MNN_TESTS,
+    ),
+    (
+        "mnn", "labels decoder: saved index of points searched for labels", MNN,
+        "self.index = self.settings.build_index(self.label_vectors(), 0)",
+        'self.index = load_index(self.settings.index, part_of(more, "index."), more["points.vectors"])',
+        MNN_TESTS,
+    ),
+    (
+        "mnn", "labels decoder: a vote is chosen", MNN,
+        "return self.points_vote and super().chooses_vote",
+        "return super().chooses_vote",
+        MNN_STEP,
+    ),
+    (
+        "mnn", "labels decoder: points remembered", MNN,
+        "if self.points_vote:\n            return super()._remember(part, run, stage)",
+        "if True:\n            return super()._remember(part, run, stage)",
+        MNN_STEP,
+    ),
+    (
+        "mnn", "labels decoder: completed with points", MNN,
+        "super().complete(lesson, rehearsed) if self.points_vote else 0.0",
+        "super().complete(lesson, rehearsed)",
+        MNN_TESTS,
+    ),
+    (
+        "mnn", "labels decoder: f_y for training only", MNN,
+        "return tensors if self.points_vote else Tensors(tensors.all, {})",
+        "return tensors",
+        MNN_TESTS,
+    ),
+    (
+        "mnn", "f_y saved for prediction", MNN,
+        '(*NeighbourModel.train_only, "label_encoder.*")',
+        "NeighbourModel.train_only",
+        MNN_TESTS,
+    ),
+    (
+        "mnn", "vote chosen on the first points", NEIGHBOURS,
+        "validation = evenly_spaced(validation, JUDGED)",
+        "validation = validation.take(np.arange(min(len(validation), JUDGED)))",
+        ("tests/models/test_neighbours.py",),
     ),
     (
         "dxml", "f_y is a sum", DXML,

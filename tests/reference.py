@@ -228,12 +228,17 @@ def logistic_loss(scores, targets, mask):
     return total / len(scores)
 
 
-def matching_loss(positive, negatives, m, mask):
-    """MNN, Eq. (9)-(11): the mean over points of L+ and the largest L- of their negatives, 0 where there are none."""
+def matching_loss(positive, negatives, m, mask, reduction="max"):
+    """MNN, Eq. (9)-(11): the mean over points of L+ and the largest L- of their negatives, 0 where there are none.
+
+    reduction: "max", or "mean" or "sum" of the L- instead.
+    """
     total = 0.0
     for c, row, kept in zip(positive, negatives, mask, strict=True):
         against = [other**2 if other > m else 0.0 for other, keep in zip(row, kept, strict=True) if keep]
-        total += 0.25 * (1 - c) ** 2 + max(against, default=0.0)
+        total += 0.25 * (1 - c) ** 2
+        if against:
+            total += {"max": max(against), "sum": sum(against), "mean": sum(against) / len(against)}[reduction]
     return total / len(positive)
 
 

@@ -111,8 +111,10 @@ def mnn_cosine(f_x, f_y):
     return dot(f_x, f_y) / lengths if lengths else 0.0
 
 
-def mnn_loss(weights, batch, m):
+def mnn_loss(weights, batch, m, reduction="max"):
     """Eq. (9)-(11). Ours: divided by the number of points; without negatives, only Eq. (9).
+
+    reduction: Sec. 3.3 takes the maximum over negatives "instead of taking the sum or the mean of them".
 
     batch: for each point its features, r, its labels, and the label sets of its h negatives.
     """
@@ -120,11 +122,15 @@ def mnn_loss(weights, batch, m):
     for point, r, y, negatives in batch:
         f_x = mnn_f_x(weights["W_x"], point, r)
         total += 0.25 * (1 - mnn_cosine(f_x, mnn_f_y(weights["W_y"], y))) ** 2
-        hardest = 0.0
+        hardest = added = 0.0
         for other in negatives:
             c = mnn_cosine(f_x, mnn_f_y(weights["W_y"], other))
             hardest = max(hardest, c**2 if c > m else 0.0)
-        total += hardest
+            added += c**2 if c > m else 0.0
+        if reduction == "max":
+            total += hardest
+        elif negatives:
+            total += added / (len(negatives) if reduction == "mean" else 1)
     return total / len(batch)
 
 

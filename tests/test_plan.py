@@ -62,6 +62,7 @@ def rehearsed_facts(model: str, data: Dataset, **settings: Any) -> plan._Facts:
         ("decaf", {"shortlist": "beam", "learners": 2, "module1_epochs": 1}),
         ("lightdxml", {"float16": True}),
         ("mnn", {"neighbours": 5, "sharpness": 1}),
+        ("mnn", {"decoder": "labels"}),
     ],
 )
 def test_the_planned_disk_space_is_that_of_the_saved_model(model, changes, data, tmp_path, monkeypatch):
@@ -336,6 +337,24 @@ def test_models_of_neighbours_learn_again_from_held_out_points_unless_the_vote_i
         assert len(cost.rounds) == rounds
         assert cost.rounds[-1] == len(data.train)
         assert cost.rounds[0] == (len(lesson.train) if rounds == 2 else len(data.train))
+
+
+def test_no_calibration_is_planned_where_no_point_is_held_out_from_training(data):
+    rows = np.arange(len(data.train))
+    lesson = Lesson(data.train.take(rows[:-50]), data.train.take(rows[-50:]), data.train)
+    short = Lesson(lesson.train)
+    assert facts(short, lesson, (len(rows) - 50,)).leaves_points
+    assert facts(short, lesson, (len(rows) - 50, len(rows))).leaves_points
+    assert not facts(short, lesson, (len(rows),)).leaves_points
+    assert facts(short, Lesson(lesson.train, lesson.validation), (len(rows) - 50,)).leaves_points
+
+
+def test_planned_files_have_a_calibration_only_if_training_leaves_points(data, monkeypatch):
+    for settings, calibrated in ({}, True), ({"decoder": "labels"}, False), ({"neighbours": 5, "sharpness": 1}, False):
+        with monkeypatch.context() as patch:
+            planned = recorded_sizes(patch)
+            plan.plan(data, "mnn", settings={**SMALL, **settings}, device="cpu")
+        assert ("serve/calibration.json" in planned) == calibrated
 
 
 def test_a_model_of_neighbours_is_timed_with_all_its_points(data, monkeypatch):

@@ -153,6 +153,12 @@ class _Facts:
         counted = sum(seconds for seconds, grows_with in stages if grows_with == "counted by the model")
         return by_points * (max(self.cost.rounds) / self.points - 1) + self.cost.seconds - counted
 
+    @property
+    def leaves_points(self) -> bool:
+        """Whether training leaves held-out points to calibrate on: not if the first round learns from all points."""
+        whole = self.lesson.whole
+        return whole is None or self.cost.rounds[0] < len(labelled(whole))
+
     def more_bytes(self) -> int:
         """Return the memory of training beyond its rehearsal: for more points, and for weights that are kept."""
         kept = len(self.cost.rounds) > 1 or self.lesson.validation is not None
@@ -189,7 +195,8 @@ def _scaled(facts: _Facts, about: dict[str, Any], peak: list[int]) -> Plan:
         slower = _predict_seconds(facts)
         seconds += more + 2 * len(facts.lesson.validation or ()) * (slower - predict)  # to choose, and to calibrate
         predict = slower
-    files = persistence.sizes(facts.fitted.saved({}))
+    fitted = facts.fitted if facts.leaves_points else dataclasses.replace(facts.fitted, calibration=None)
+    files = persistence.sizes(fitted.saved({}))
     memory = peak[0] + facts.more_bytes()
     gpu = torch.cuda.max_memory_allocated(device) + facts.more_bytes() if device.startswith("cuda") else None
     ours = peak[0] if gpu is None else torch.cuda.memory_reserved(device)

@@ -13,11 +13,17 @@ from scipy.sparse import csr_array
 from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
 from zipfel.index.exact import ExactIndex
-from zipfel.models.base import settings_of
-from zipfel.models.learner import half_cosine
-from zipfel.models.mnn import PRESETS, Mnn, MnnSettings, drawn_others, usual_negatives
+from zipfel.index.hnsw import HnswIndex
+from zipfel.index.ivf import IvfIndex
+from zipfel.models import neighbours
+from zipfel.models.base import Lesson, Tensors, settings_of
+from zipfel.models.learner import UNLISTED, half_cosine
+from zipfel.models.mnn import PRESETS, Mnn, MnnSettings, NearestLabels, drawn_others, usual_negatives
+from zipfel.models.neighbours import Memory
+from zipfel.models.saving import own_tensors
 from zipfel.tagger import Tagger
-from zipfel.types import Bags
+from zipfel.training.run import Run, with_prefix
+from zipfel.types import Bags, Shortlist
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -181,6 +187,7 @@ def test_new_labels_leave_the_others_unchanged():
         ({"epochs": 0}, "epochs must be at least 1; found 0"),
         ({"neighbours": 0}, "neighbours must be at least 1; found 0"),
         ({"decoder": "label"}, "decoder must be one of neighbours, labels; found 'label'"),
+        ({"negatives_reduction": "min"}, "negatives_reduction must be one of max, mean, sum; found 'min'"),
         ({"negative": 3}, r"unknown setting 'negative'; did you mean 'negatives'\?"),
     ],
 )
@@ -210,3 +217,111 @@ def test_the_labels_decoder_is_fitted_and_saved_and_refuses_points_without_learn
 def test_points_with_many_labels_get_fewer_negatives(labels, draws):
     own = Bags(torch.arange(4 * labels), torch.ones(4 * labels), torch.arange(0, 4 * labels + 1, labels))
     assert usual_negatives(own) == draws
+
+
+# --- decoder=labels ---------------------------------------------------------------------------------------------------
+
+LABELS_DECODER: dict[str, Any] = {"dimension": 16, "epochs": 20, "learning_rate": 0.02, "decoder": "labels"}
+
+
+def test_the_labels_decoder_saves_no_points_and_has_no_calibration():
+    X, Y = planted()
+    tagger = Tagger("mnn", settings=LABELS_DECODER, device="cpu").fit(X, Y)
+    serve, train = tagger.model_.tensors()
+    assert set(serve) == {"encoder.table.rows", "label_encoder.table.rows", "counts"}
+    assert train == {}
+    assert serve["counts"].tolist() == Y.sum(axis=0).tolist()
+    assert tagger.calibration_ is None  # all points were learned from at once
+
+
+@pytest.mark.parametrize("decoder", ["neighbours", "labels"])
+def test_f_y_is_served_only_where_labels_are_found_by_it(part, decoder):
+    model = small(decoder=decoder, epochs=1, neighbours=3, sharpness=1.0)
+    model.fit(Lesson(part), Run())
+    serve, train = model.tensors()
+    assert ("label_encoder.table.rows" in serve) == (decoder == "labels")
+    assert ("label_encoder.table.rows" in train) == (decoder == "neighbours")
+
+
+def test_a_query_of_zero_and_missing_candidates_get_the_most_frequent_labels():
+    classifier = NearestLabels(torch.tensor([[1.0, 0], [-1.0, 0], [0, 1.0]]), torch.tensor([1, 5, 3]))
+    shortlist = Shortlist(torch.tensor([[0, 1, -1], [0, 1, 2], [1, 2, -1]]), torch.zeros(3, 3))
+    ranking = classifier.rescore(torch.tensor([[1.0, 0], [0, 0], [0, 1.0]]), shortlist, 3)
+    assert ranking.ids.tolist() == [[0, 1, 2], [1, 2, 0], [2, 1, 0]]
+    frequent = [UNLISTED / 2 * share for share in (1, 0.6, 0.2)]
+    assert ranking.scores[0].tolist() == pytest.approx([1, UNLISTED, frequent[1]])  # a cosine of -1 is still ahead
+    assert ranking.scores[1].tolist() == pytest.approx(frequent)
+    assert ranking.scores[2].tolist() == pytest.approx([1, 0.5, frequent[2]])
+    steady = Shortlist(torch.tensor([[0, 2]]), torch.tensor([[0.5, 0.25]]), steady=True)
+    assert classifier.rescore(torch.tensor([[1.0, 0]]), steady, 2).scores.tolist() == [[0.75, 0.625]]
+
+
+@pytest.mark.parametrize(("index", "kind"), [("hnsw", HnswIndex), ("ivf", IvfIndex)])
+def test_the_index_of_the_labels_decoder_holds_labels(tmp_path, monkeypatch, index, kind):
+    (X, Y), built, build = planted(), [], neighbours.build_index
+
+    def spy(kind: Any, vectors: torch.Tensor, *rest: Any) -> Any:
+        built.append(vectors)
+        return build(kind, vectors, *rest)
+
+    monkeypatch.setattr(neighbours, "build_index", spy)
+    tagger = Tagger("mnn", settings={**LABELS_DECODER, "index": index, "probes": 1}, device="cpu").fit(X, Y)
+    assert len(built) == 1
+    assert torch.equal(built[0], tagger.model_.label_vectors())
+    assert isinstance(tagger.predictor_.index, kind)
+    assert len(tagger.predictor_.index) == 8
+    assert 0.3 < tagger.index_recall(X) <= 1
+    assert tagger.score(X, Y) > 0.5
+    whole = tagger.rank(X, 8)
+    assert (np.sort(whole.ids, axis=1) == np.arange(8)).all()  # also those that the index does not find
+    assert (np.diff(whole.scores, axis=1) <= 0).all()
+    tagger.save(tmp_path / "model")
+    loaded = Tagger.load(tmp_path / "model", device="cpu")
+    assert isinstance(loaded.predictor_.index, kind)
+    assert len(built) == 1  # it was saved
+    again = loaded.rank(X, 8)
+    assert np.array_equal(again.ids, whole.ids)
+    assert np.array_equal(again.scores, whole.scores)
+
+
+def test_training_again_adds_to_the_counts_of_labels(part):
+    model = small(decoder="labels", epochs=1)
+    model.fit(Lesson(part), Run())
+    counts = part.Y.sum(axis=0).tolist()
+    assert model.counts.tolist() == counts
+    model.add_labels(2, seeded())
+    assert model.learners()[0].rank(part.X, LABELS + 2).ids.shape == (POINTS, LABELS + 2)
+    Y = part.Y.toarray()
+    wider = csr_array(np.concatenate([Y, np.ones((POINTS, 2))], axis=1).astype(np.float32))
+    model.fit(Lesson(Part(wider, X=part.X)), Run())
+    assert model.counts.tolist() == [*(2 * count for count in counts), POINTS, POINTS]
+    assert len(model.index) == LABELS + 2
+
+
+@pytest.mark.parametrize("index", ["exact", "ivf"])
+def test_a_labels_decoder_that_was_saved_with_its_points_loads(part, index):
+    """Earlier versions saved all points, their vote, and an index over them."""
+    model = small(decoder="labels", epochs=1, index=index)
+    model.fit(Lesson(part), Run())
+    memory = Memory(model.encoded(part), part.Y, part.X)
+    points = with_prefix("index.", model.settings.build_index(memory.vectors, 0).state())
+    vote = {"vote": torch.tensor([20.0, 4.0], dtype=torch.float64)}
+    older = Tensors({**own_tensors(model), **memory.tensors(), **vote, **points}, {})
+    restored = Mnn.restored(FEATURES, LABELS, model.settings, older)
+    assert restored.memory is None
+    assert restored.counts.tolist() == model.counts.tolist()
+    assert len(restored.index) == LABELS
+    queries = csr_array(np.concatenate([part.X.toarray(), np.zeros((1, FEATURES))]).astype(np.float32))
+    before, after = (each.learners()[0].rank(queries, LABELS) for each in (model, restored))
+    assert np.array_equal(before.ids, after.ids)
+    assert np.array_equal(before.scores, after.scores)
+    assert set(restored.tensors().all) == set(model.tensors().all)
+
+
+def test_a_plan_of_the_labels_decoder_completes_nothing(part):
+    model = small(decoder="labels", epochs=1)
+    model.fit(Lesson(part), Run())
+    before = model.index
+    assert model.complete(Lesson(part), part) == 0
+    assert model.index is before
+    assert model.memory is None

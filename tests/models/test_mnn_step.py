@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.models import mnn, neighbours
 from zipfel.models.base import Lesson
+from zipfel.models.learner import UNLISTED
 from zipfel.models.mnn import Mnn, MnnSettings
 from zipfel.nn.optim import merged
 from zipfel.training.run import Run
@@ -106,11 +108,19 @@ def close(found: Weights, wanted: Weights, atol: float = 1e-5) -> None:
 # --- One step ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2, 0.8])
-@pytest.mark.parametrize("margin", [-1.0, 0.1, 0.6])
-@pytest.mark.parametrize("negatives", [1, 4])
-def test_loss_and_gradients_of_a_step_are_the_paper_s(part, dropout, margin, negatives, drawn, monkeypatch):
-    model = small(feature_dropout=dropout, margin=margin, negatives=negatives)
+CHANGES = [
+    *({"feature_dropout": dropout, "margin": margin, "negatives": negatives}
+      for dropout in (0.0, 0.2, 0.8) for margin in (-1.0, 0.1, 0.6) for negatives in (1, 4)),
+    *({"feature_dropout": 0.2, "margin": margin, "negatives": 4, "negatives_reduction": reduction}
+      for margin in (-1.0, 0.1) for reduction in ("mean", "sum")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: "-".join(map(str, changes.values())))
+def test_loss_and_gradients_of_a_step_are_the_paper_s(part, changes, drawn, monkeypatch):
+    model = small(**changes)
+    dropout, margin, negatives = (changes[name] for name in ("feature_dropout", "margin", "negatives"))
+    reduction = changes.get("negatives_reduction", "max")
     objective, rows, weights = objective_of(model, part, monkeypatch), np.array([0, 1, 4, 7, 11, 13]), weights_of(model)
     empty = 0
     for seed in range(2):
@@ -120,8 +130,9 @@ def test_loss_and_gradients_of_a_step_are_the_paper_s(part, dropout, margin, neg
         assert drawn[-1].shape == (len(rows), negatives)
         batch = batch_of(model, part, rows, seeded(seed), drawn[-1])
         empty += sum(sum(r) == 0 < len(r) for _, r, _, _ in batch)
-        assert terms["matching"].item() == pytest.approx(slow.mnn_loss(weights, batch, margin), abs=1e-6)
-        wanted = slow.slopes(lambda batch=batch: slow.mnn_loss(weights, batch, margin), weights)
+        expected = slow.mnn_loss(weights, batch, margin, reduction)
+        assert terms["matching"].item() == pytest.approx(expected, abs=1e-6)
+        wanted = slow.slopes(lambda batch=batch: slow.mnn_loss(weights, batch, margin, reduction), weights)
         close(gradients_of(model), wanted)
     assert (empty > 0) == (dropout == 0.8)  # ‖r‖₁ = 0 occurs
 
@@ -175,7 +186,8 @@ def learned_slowly(model: Mnn, weights: Weights, part: Part, steps: list[Any], d
         generator = torch.Generator()
         generator.set_state(state)
         batch = batch_of(model, part, rows, generator, others)
-        gradient = slow.slopes(lambda batch=batch: slow.mnn_loss(weights, batch, settings.margin), weights)
+        loss = partial(slow.mnn_loss, weights, batch, settings.margin, settings.negatives_reduction)
+        gradient = slow.slopes(loss, weights)
         touched = {
             "W_x": sorted({k for point, *_ in batch for k, _ in point}),
             "W_y": sorted(set().union(*(y for _, _, y, _ in batch))),
@@ -211,8 +223,9 @@ def fitted(part: Part, **changes: Any) -> Mnn:
     return model
 
 
-def test_the_whole_training_is_that_of_the_twin(part, steps, drawn):
-    model = fitted(part)
+@pytest.mark.parametrize("reduction", ["max", "mean", "sum"])
+def test_the_whole_training_is_that_of_the_twin(part, steps, drawn, reduction):
+    model = fitted(part, negatives_reduction=reduction)
     assert len(steps) == 3 * 2
     for epoch in range(3):
         assert sorted(np.concatenate([rows for rows, _ in steps[2 * epoch : 2 * epoch + 2]])) == list(range(20))
@@ -270,8 +283,13 @@ def test_neighbours_are_the_points_with_the_nearest_f_x(part, queries, count, sh
         scores = [wanted[label] or 0.0 for label in ranking.ids[row].tolist()]
         assert ranking.scores[row].tolist() == pytest.approx(scores, abs=1e-4)
         assert scores == pytest.approx(sorted(wanted_or_0(wanted), reverse=True), abs=1e-4)
-    counts = [sum(label in right for right in truth) for label in range(LABELS)]
-    assert ranking.ids[-1].tolist() == sorted(range(LABELS), key=lambda label: (-counts[label], label))
+    assert ranking.ids[-1].tolist() == by_frequency(part)
+
+
+def by_frequency(part: Part) -> list[int]:
+    """Return the labels, the most frequent first."""
+    counts = [sum(label in right for right in slow.truth_of(part.Y)) for label in range(LABELS)]
+    return sorted(range(LABELS), key=lambda label: (-counts[label], label))
 
 
 def wanted_or_0(shares: dict[int, float | None]) -> list[float]:
@@ -280,7 +298,7 @@ def wanted_or_0(shares: dict[int, float | None]) -> list[float]:
 
 def test_labels_are_those_with_the_nearest_f_y(part, queries):
     model = fitted(part, decoder="labels", epochs=1)
-    ranking = model.learners()[0].rank(queries[:-1], LABELS)
+    ranking = model.learners()[0].rank(queries, LABELS)
     weights = weights_of(model)
     for row, point in enumerate(slow.rows_of(queries[:-1])):
         f_x = slow.mnn_f_x(weights["W_x"], point, [1] * len(point))
@@ -288,3 +306,28 @@ def test_labels_are_those_with_the_nearest_f_y(part, queries):
         order = sorted(range(LABELS), key=lambda label: -cosines[label])
         assert ranking.ids[row].tolist() == order
         assert ranking.scores[row].tolist() == pytest.approx([(1 + cosines[label]) / 2 for label in order], abs=1e-5)
+    assert ranking.ids[-1].tolist() == by_frequency(part)  # nothing is known of it
+    assert (ranking.scores[-1] < UNLISTED).all()
+    assert model.counts.tolist() == [sum(label in right for right in slow.truth_of(part.Y)) for label in range(LABELS)]
+
+
+def test_the_labels_decoder_learns_once_from_all_points_and_keeps_none(part, steps):
+    model = small(epochs=2, batch_size=5, negatives=2, decoder="labels")
+    train, validation = part.take(np.arange(12)), part.take(np.arange(12, 20))
+    lesson = Lesson(train, validation, part)
+    assert model.cost(lesson).rounds == (20,)
+    model.fit(lesson, Run(seed=3))
+    assert [len(rows) for rows, _ in steps] == [5] * 8  # two epochs of all 20 points
+    assert model.memory is None
+    assert model.ranked_held_out(model.predictor(), validation) is None
+    assert int(model.counts.sum()) == part.Y.nnz
+
+
+def test_the_labels_decoder_ranks_validation_points_that_it_does_not_learn_from(part, steps):
+    model = small(epochs=1, batch_size=5, negatives=2, decoder="labels")
+    train, validation = part.take(np.arange(12)), part.take(np.arange(12, 20))
+    outcome = model.fit(Lesson(train, validation), Run(seed=3))
+    assert sorted(np.concatenate([rows for rows, _ in steps])) == list(range(12))
+    assert outcome.best is not None
+    ranked = model.ranked_held_out(model.predictor(), validation).ranking
+    assert len(ranked) == np.count_nonzero(np.diff(validation.X.indptr)) > 0

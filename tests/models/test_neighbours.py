@@ -361,6 +361,21 @@ def test_the_chosen_vote_is_the_best_on_validation(tagger, data):
     assert options[half] == pytest.approx(best)
 
 
+def test_the_vote_is_chosen_on_evenly_spaced_points(tagger, data, monkeypatch):
+    """Files may be sorted, so that the first points are unlike the others."""
+    validation, judged, measure = data.test.take(np.arange(50)), [], metrics.measure
+
+    def spy(ranking: Any, truth: csr_array, *rest: Any, **more: Any) -> dict[str, float]:
+        judged.append(truth)
+        return measure(ranking, truth, *rest, **more)
+
+    monkeypatch.setattr(metrics, "measure", spy)
+    monkeypatch.setattr(neighbours, "JUDGED", 5)
+    chosen_vote(tagger.model_.learners()[0], NeighbourSettings(), validation)
+    assert len(judged) == len(neighbours.NEIGHBOURS) * len(neighbours.SHARPNESS)
+    assert all((truth != validation.Y[[0, 12, 24, 36, 49]]).nnz == 0 for truth in judged)
+
+
 def test_a_vote_given_by_the_settings_is_used(model, data):
     given = fitted(model, data, neighbours=7, sharpness=2.0, epochs=1)
     assert (given.predictor_.classifier.neighbours, given.predictor_.classifier.sharpness) == (7, 2.0)
@@ -592,7 +607,8 @@ def test_the_width_of_vectors_follows_the_number_of_features(model, features, wi
 
 def test_features_of_points_are_saved_for_training_only(tagger):
     tensors = tagger.model_.tensors()
-    assert set(tensors.train) == {f"points.X.{name}" for name in ("data", "indices", "indptr")}
+    f_y = {"label_encoder.table.rows"} if tagger.model == "mnn" else set()  # which has no vote
+    assert set(tensors.train) == {f"points.X.{name}" for name in ("data", "indices", "indptr")} | f_y
     assert {"points.vectors", "points.Y.indices", "points.Y.indptr", "vote"} <= set(tensors.serve)
 
 

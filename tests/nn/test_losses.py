@@ -116,13 +116,15 @@ def cosines(points, others, seed):
     points=st.integers(1, 5),
     others=st.integers(0, 6),
     m=st.sampled_from([-1.0, -0.5, 0.0, 0.1, 0.9]),
+    reduction=st.sampled_from(["max", "mean", "sum"]),
     seed=st.integers(0, 999),
 )
-def test_matching_equals_loops(points, others, m, seed):
+def test_matching_equals_loops(points, others, m, reduction, seed):
     positive, negatives, mask = cosines(points, others, seed)
     for given_mask, all_of_it in ((mask, mask), (None, torch.ones_like(mask))):
-        slow = reference.matching_loss(positive.tolist(), negatives.tolist(), m, all_of_it.tolist())
-        assert losses.matching(positive, negatives, m, given_mask).item() == pytest.approx(slow, abs=1e-12)
+        slow = reference.matching_loss(positive.tolist(), negatives.tolist(), m, all_of_it.tolist(), reduction)
+        fast = losses.matching(positive, negatives, m, given_mask, reduction)
+        assert fast.item() == pytest.approx(slow, abs=1e-12)
 
 
 def test_matching_by_hand():
@@ -130,8 +132,15 @@ def test_matching_by_hand():
     negatives = torch.tensor([[0.3, 0.6], [0.2, -0.9], [0.0, 0.1]])
     # ¼ · 0.25 + 0.36;  ¼ · 4 + 0.04, for -0.9 is below the margin;  0 + 0, for 0.1 is not above it
     assert losses.matching(positive, negatives, 0.1).item() == pytest.approx((0.4225 + 1.04 + 0) / 3)
+    # 0.09 + 0.36 = 0.45 of the first, 0.04 of the second
+    added = losses.matching(positive, negatives, 0.1, reduction="sum").item()
+    assert added == pytest.approx((0.0625 + 0.45 + 1.04 + 0) / 3)
+    mean = losses.matching(positive, negatives, 0.1, reduction="mean").item()
+    assert mean == pytest.approx((0.0625 + 0.225 + 1.02 + 0) / 3)
     mask = torch.tensor([[True, False], [False, True], [True, True]])
     assert losses.matching(positive, negatives, 0.1, mask).item() == pytest.approx((0.0625 + 0.09 + 1 + 0) / 3)
+    mean = losses.matching(positive, negatives, 0.1, mask, "mean").item()  # over the pairs that are left
+    assert mean == pytest.approx((0.0625 + 0.09 + 1 + 0) / 3)
 
 
 def test_a_negative_at_the_margin_costs_nothing_and_a_negative_margin_counts_squares():
@@ -141,20 +150,23 @@ def test_a_negative_at_the_margin_costs_nothing_and_a_negative_margin_counts_squ
     assert losses.matching(one, torch.tensor([[-0.6, 0.5]]), -0.7).item() == pytest.approx(0.36)
 
 
-def test_without_negatives_only_the_match_counts():
+@pytest.mark.parametrize("reduction", ["max", "mean", "sum"])
+def test_without_negatives_only_the_match_counts(reduction):
     positive = torch.tensor([0.0, 1.0], requires_grad=True)
-    loss = losses.matching(positive, torch.empty(2, 0), 0.1)
+    loss = losses.matching(positive, torch.empty(2, 0), 0.1, reduction=reduction)
     assert loss.item() == pytest.approx(0.125)
     loss.backward()
     assert positive.grad.tolist() == pytest.approx([-0.25, 0])
 
 
+@pytest.mark.parametrize("reduction", ["max", "mean", "sum"])
 @pytest.mark.parametrize("masked", [False, True])
-def test_gradients_of_matching(masked):
+def test_gradients_of_matching(masked, reduction):
     positive, negatives, mask = cosines(5, 4, 3)
     mask[0] = False
     inputs = (positive.requires_grad_(), negatives.requires_grad_())
-    assert torch.autograd.gradcheck(lambda p, n: losses.matching(p, n, 0.1, mask if masked else None), inputs)
+    given_mask = mask if masked else None
+    assert torch.autograd.gradcheck(lambda p, n: losses.matching(p, n, 0.1, given_mask, reduction), inputs)
 
 
 def test_only_the_hardest_negative_is_pushed_away():

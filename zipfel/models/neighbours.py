@@ -30,6 +30,7 @@ from zipfel.models.learner import (
     Learner,
     Predictor,
     Scorer,
+    evenly_spaced,
     fill_with_frequent,
     frequency_scores,
     labelled,
@@ -408,14 +409,14 @@ def mean_distance(vectors: Tensor, known: Tensor) -> float:
 
 
 def chosen_vote(learner: Learner, settings: NeighbourSettings, validation: Part) -> tuple[int, float]:
-    """Return the number of neighbours and the sharpness that are best on up to JUDGED points of validation.
+    """Return the number of neighbours and the sharpness that are best on up to JUDGED evenly spaced validation points.
 
     Best by the sum of P@1, P@3 and P@5: one of them alone is noisy on a small part.
     """
     vote = learner.classifier
     if not isinstance(vote, Vote) or len(validation) == 0:
         return settings.neighbours or 20, 4.0 if settings.sharpness is None else settings.sharpness
-    validation = validation.take(np.arange(min(len(validation), JUDGED)))
+    validation = evenly_spaced(validation, JUDGED)
     counts = NEIGHBOURS if settings.neighbours is None else (settings.neighbours,)
     powers = SHARPNESS if settings.sharpness is None else (settings.sharpness,)
     queries = learner.encode(validation.X)

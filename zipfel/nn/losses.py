@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,8 @@ CHUNK, WIDE = 1 << 23, 1 << 28  # scores held at a time, on a CPU and on a GPU
 EVEN = 128  # labels in a chunk are a multiple of this: a GPU multiplies odd widths at half the speed
 FAR = 55.0  # if |scores| are bounded by this, exp(score − bound / 2) stays in range, and no maximum is needed
 LOWEST = -(2.0**99)  # the score of excluded labels, since −∞ would make gradients NaN
+
+Reduction = Literal["max", "mean", "sum"]
 
 
 def margin(positive: Tensor, negatives: Tensor, c: float, mask: Tensor | None = None) -> Tensor:
@@ -51,17 +53,33 @@ def logistic(scores: Tensor, targets: Tensor, mask: Tensor | None = None) -> Ten
     return terms.sum(dim=1).mean()
 
 
-def matching(positive: Tensor, negatives: Tensor, m: float, mask: Tensor | None = None) -> Tensor:
+def matching(
+    positive: Tensor, negatives: Tensor, m: float, mask: Tensor | None = None, reduction: Reduction = "max"
+) -> Tensor:
     """Noise contrastive loss, MNN Eq. (9)-(11): mean of ¼ (1 − c)² + max_j [c_j > m] c_j².
 
     positive: [B] cosines c with the point's own labels.  negatives: [B, h] cosines c_j with the labels of other points.
-    mask: [B, h], False excludes a pair.
+    mask: [B, h], False excludes a pair.  reduction: mean or sum over j in place of the maximum, which Sec. 3.3 advises
+    against.
     """
     penalties = torch.where(negatives > m, negatives.square(), 0.0)  # [B, h]
     if mask is not None:
         penalties = penalties * mask
-    hardest = penalties.amax(dim=1) if penalties.shape[1] else torch.zeros_like(positive)
-    return ((1 - positive).square() / 4 + hardest).mean()
+    return ((1 - positive).square() / 4 + reduced(penalties, mask, reduction)).mean()
+
+
+def reduced(penalties: Tensor, mask: Tensor | None, reduction: Reduction) -> Tensor:
+    """Return one penalty for each point, [B], of those of its negatives [B, h]; 0 without negatives.
+
+    penalties: 0 where the mask [B, h] is False; such pairs do not count in a mean.
+    """
+    if reduction == "max" and penalties.shape[1]:
+        return penalties.amax(dim=1)
+    total = penalties.sum(dim=1)  # 0 without negatives
+    if reduction != "mean":
+        return total
+    counts = torch.full_like(total, penalties.shape[1]) if mask is None else mask.sum(dim=1)
+    return total / counts.clamp_min(1)
 
 
 def smooth_l1(a: Tensor, b: Tensor) -> Tensor:
