@@ -171,9 +171,7 @@ def test_the_paper_preset_is_that_of_sec_4_1():
     paper = PRESETS["paper"]
     assert (paper.hidden_size, paper.dimension, paper.nonlinear, paper.linear_path) == (256, 100, True, False)
     assert (paper.optimizer, paper.whiten, paper.feature_dropout) == ("sgd", False, 0.0)
-    assert (
-        paper.learning_rate / paper.batch_size == 0.015
-    )  # the loss (3) is a sum over points, ours a mean over a batch
+    assert (paper.learning_rate, paper.summed) == (0.015, True)  # the loss (3) is a sum over points
     assert (paper.index, paper.probes, paper.sharpness, paper.weighted_edges) == ("ivf", 1, 0, False)
     assert paper.neighbours is None  # k is chosen on validation
 
@@ -194,7 +192,7 @@ def test_it_learns_what_is_planted(changes):
 
 def test_the_paper_preset_learns_what_is_planted():
     part, test = planted(), planted(100, seed=1)
-    settings = {"dimension": 16, "hidden_size": 32, "epochs": 30, "learning_rate": 0.2, "clusters": 4}
+    settings = {"dimension": 16, "hidden_size": 32, "epochs": 30, "learning_rate": 0.007, "clusters": 4}
     tagger = Tagger("dxml", "paper", settings, device="cpu").fit(part.X, part.Y)
     assert isinstance(tagger.predictor_.index, IvfIndex)
     assert tagger.predictor_.index.probes == 1
@@ -227,6 +225,27 @@ def test_points_are_mapped_onto_the_means_of_given_vectors(tmp_path):
     assert cosines.mean() > 0.9
     test = planted(100, seed=1)
     assert tagger.score(test.X, test.Y) > 0.85
+
+
+def test_random_vectors_are_unit_seeded_and_know_no_graph(monkeypatch):
+    """The control: neither labels nor their graph matter, only the seed."""
+    monkeypatch.setattr(dxml, "deepwalk", lambda *given: pytest.fail("DeepWalk runs"))
+    part = planted()
+    V = vectors_of(part, label_vectors="random", whiten=False)
+    assert V.dtype == np.float32
+    assert V.shape == (8, 8)
+    np.testing.assert_allclose(np.linalg.norm(V, axis=1), 1, rtol=1e-5)
+    assert np.array_equal(V, vectors_of(planted(seed=1), label_vectors="random", whiten=False))
+    assert np.array_equal(whitened(V), vectors_of(part, label_vectors="random", whiten=True))
+    model = Dxml(42, 8, DxmlSettings(dimension=8, label_vectors="random", whiten=False), seeded())
+    assert not np.array_equal(V, model.label_vectors(part.Y, Run(seed=4)).numpy())
+    many = model.label_vectors(csr_array((3, 2000), dtype=np.float32), Run()).numpy()
+    assert np.abs(many.mean(axis=0)).max() < 5 * (8 * 2000) ** -0.5  # no direction is preferred
+
+
+def test_a_model_learns_from_random_vectors():
+    test = planted(100, seed=1)
+    assert fitted(planted(), label_vectors="random").score(test.X, test.Y) > 0.8
 
 
 def test_a_graph_of_the_user_replaces_co_occurrence(tmp_path):
@@ -294,6 +313,10 @@ def test_files_that_hold_no_vectors_are_refused(tmp_path):
         ({"hidden_size": 0}, "hidden_size must be at least 1; found 0"),
         ({"walks_per_label": 0}, "walks_per_label must be at least 1; found 0"),
         ({"walk_length": 0}, "walk_length must be at least 1; found 0"),
+        ({"walk_window": 0}, "walk_window must be at least 1; found 0"),
+        ({"walk_negatives": 0}, "walk_negatives must be at least 1; found 0"),
+        ({"walk_passes": 0}, "walk_passes must be at least 1; found 0"),
+        ({"walk_softmax": "full"}, "walk_softmax must be one of negatives, hierarchical; found 'full'"),
         ({"feature_dropout": 1}, r"feature_dropout must be at least 0 and below 1; found 1\.0"),
         ({"feature_dropout": -0.1}, r"feature_dropout must be at least 0 and below 1; found -0\.1"),
         ({"dropout": 1}, r"dropout must be at least 0 and below 1; found 1\.0"),
