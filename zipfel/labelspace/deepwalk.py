@@ -84,11 +84,28 @@ def extended(V: NDArray[np.float32], graph: csr_array, numbers: np.random.Genera
     return np.concatenate([V, new.astype(np.float32)])
 
 
+def smoothed(graph: csr_array, dimension: int, numbers: np.random.Generator, weight: float) -> NDArray[np.float32]:
+    """Return unit label vectors, [L, dimension]: a random direction of a label's own, and `weight` of its neighbours'.
+
+    It is what one step of many walks would gather, without the walks. A weight of 0 leaves random directions.
+
+    >>> graph = csr_array(np.array([[0, 1], [1, 0]], dtype=np.float32))
+    >>> np.allclose(*smoothed(graph, 3, np.random.default_rng(0), weight=1.0))
+    True
+    """
+    own = random_directions(graph.shape[0], dimension, numbers)
+    return _unit(own + weight * _unit(np.asarray(graph @ own, dtype=np.float32)))
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return vectors of length 1; those of length 0 stay."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float32)
+
+
 def random_directions(count: int, dimension: int, numbers: np.random.Generator) -> NDArray[np.float32]:
     """Return random unit vectors [count, dimension], nearly orthogonal to each other and to all other vectors."""
-    vectors: NDArray[np.float32] = numbers.standard_normal((count, dimension), dtype=np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors
+    return _unit(numbers.standard_normal((count, dimension), dtype=np.float32))
 
 
 def random_walks(graph: csr_array, settings: Walks, numbers: np.random.Generator) -> Iterator[NDArray[np.int64]]:

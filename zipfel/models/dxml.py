@@ -25,8 +25,8 @@ from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.data.formats.edges import read_edges
 from zipfel.errors import DataError
-from zipfel.labelspace.deepwalk import Walks, deepwalk, extended, random_directions
-from zipfel.labelspace.graph import label_graph
+from zipfel.labelspace.deepwalk import Walks, deepwalk, extended, random_directions, smoothed
+from zipfel.labelspace.graph import label_graph, pmi_graph
 from zipfel.models.base import Cost, Lesson
 from zipfel.models.learner import labelled
 from zipfel.models.neighbours import NeighbourModel, NeighbourSettings
@@ -36,7 +36,8 @@ from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import Bags
 
-RANDOM = "random"  # label vectors without a graph: the control
+SMOOTHED, RANDOM = "smoothed", "random"  # kinds of label vectors besides DeepWalk's; random ones are the control
+GRAPH_WEIGHT = 0.5  # of a label's neighbours in its smoothed vector, where labels are more than dimensions
 
 
 @dataclass(frozen=True)
@@ -48,17 +49,22 @@ class DxmlSettings(NeighbourSettings):
     nonlinear: bool = setting(True, "ReLU behind the hidden layer")
     linear_path: bool = setting(True, "a linear path beside the hidden layer", was="straight")
     whiten: bool = setting(
-        True,
+        False,
         "whiten label vectors and scale them to length 1",
         was="targets: true for white, false for raw",
         search=[True, False],
     )
     weighted_edges: bool = setting(
-        False, "weight edges by the points that labels share", was="weighted", search=[False, True]
+        False, "weight edges by the points that labels share (DeepWalk)", was="weighted", search=[False, True]
     )
     graph: str | None = setting(None, "file of edges between labels that replaces the graph")
     label_vectors: str | None = setting(
-        None, "not DeepWalk's: a file [labels, ℓ] (.npy), or random for unit vectors without a graph", was="vectors"
+        SMOOTHED,
+        "none: DeepWalk; smoothed: random vectors and their neighbours'; random; or a .npy file [labels, ℓ]",
+        was="vectors",
+    )
+    graph_weight: float | None = setting(
+        None, "neighbours' weight in a smoothed vector; none: 0.5, or 0 if ℓ has room for all labels", at_least=0
     )
     walks_per_label: int = setting(10, "walks that start at each label", at_least=1, was="walks")
     walk_length: int = setting(40, "labels in a walk", at_least=1, was="length")
@@ -95,7 +101,7 @@ class DxmlSettings(NeighbourSettings):
 
 PRESETS: dict[str, DxmlSettings] = {
     "paper": DxmlSettings(
-        dimension=100, linear_path=False, whiten=False, feature_dropout=0.0, dropout=0.5, optimizer="sgd",
+        dimension=100, linear_path=False, label_vectors=None, feature_dropout=0.0, dropout=0.5, optimizer="sgd",
         batch_size=128, learning_rate=0.015, summed=True, epochs=30, sharpness=0, index="ivf", probes=1,
         walks_per_label=80, walk_length=40, walk_window=10, walk_softmax="hierarchical",  # of DeepWalk's paper
     ),
@@ -223,10 +229,14 @@ class Dxml(NeighbourModel):
         return torch.from_numpy(extended(known.numpy(), graph, run.numbers("labels", len(known))))
 
     def label_vectors(self, Y: csr_array, run: Run) -> Tensor:
-        """Return V, [labels, ℓ]: given ones, random ones, or DeepWalk's over the label graph."""
+        """Return V, [labels, ℓ]: over the label graph smoothed ones or DeepWalk's; or random or given ones."""
         settings, width = self.settings, self.settings.width(self.features)
         if settings.label_vectors == RANDOM:
             V = random_directions(Y.shape[1], width, run.numbers("labels"))
+        elif settings.label_vectors == SMOOTHED:
+            usual = GRAPH_WEIGHT if Y.shape[1] > width else 0.0
+            weight = usual if settings.graph_weight is None else settings.graph_weight
+            V = smoothed(self.graph_of(Y), width, run.numbers("labels"), weight)
         elif settings.label_vectors is not None:
             V = given_vectors(Path(settings.label_vectors), Y.shape[1], width)
         else:
@@ -237,7 +247,9 @@ class Dxml(NeighbourModel):
     def graph_of(self, Y: csr_array) -> csr_array:
         """Return the graph of labels, [labels, labels]: the user's, or an edge between labels that share a point."""
         settings = self.settings
-        return label_graph(Y, settings.weighted_edges) if settings.graph is None else self.given_graph(Y.shape[1])
+        if settings.graph is not None:
+            return self.given_graph(Y.shape[1])
+        return pmi_graph(Y) if settings.label_vectors == SMOOTHED else label_graph(Y, settings.weighted_edges)
 
     def given_graph(self, labels: int) -> csr_array:
         """Read the user's graph of labels, which names them."""
