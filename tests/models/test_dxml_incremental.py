@@ -26,6 +26,7 @@ LABELS, SHOWN = 6, 5  # SHOWN: features that show a label
 FEATURES = 8 * SHOWN
 SMALL: dict[str, Any] = {
     "dimension": 4, "hidden_size": 16, "epochs": 3, "batch_size": 16, "learning_rate": 0.01, "feature_dropout": 0.0,
+    "label_vectors": None,
 }  # fmt: skip
 GIVEN = {"neighbours": 5, "sharpness": 1.0}  # a vote that needs no held-out points, and so one round
 

@@ -51,7 +51,7 @@ def part() -> Part:
 
 def small(**changes: Any) -> Dxml:
     """Return a model whose biases are not 0."""
-    settings = {"dimension": WIDTH, "hidden_size": HIDDEN, "feature_dropout": 0.0, **changes}
+    settings = {"dimension": WIDTH, "hidden_size": HIDDEN, "feature_dropout": 0.0, "label_vectors": None, **changes}
     model = Dxml(FEATURES, LABELS, DxmlSettings(**settings), seeded(5))
     with torch.no_grad():
         model.encoder.bias.uniform_(-0.3, 0.3, generator=seeded(6))

@@ -631,7 +631,13 @@ def test_the_cost_of_dxml_includes_all_walks_and_a_rehearsal_walks_once(data, mo
         return deepwalk(graph, width, numbers, settings, deterministic)
 
     monkeypatch.setattr(dxml, "deepwalk", spy)
-    changes = {"walk_length": 12, "walk_window": 3, "walk_softmax": "hierarchical", "walk_passes": 2}
+    changes = {
+        "walk_length": 12,
+        "walk_window": 3,
+        "walk_softmax": "hierarchical",
+        "walk_passes": 2,
+        "label_vectors": None,
+    }
     model = model_of("dxml", data, walks_per_label=7, **changes)
     cost = model.cost(lesson(data))
     assert walks == [Walks(walks=1, length=12, window=3, epochs=2, hierarchical=True)]
