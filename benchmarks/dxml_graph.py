@@ -1,8 +1,8 @@
-"""What the label graph gives DXML: `python -m benchmarks.dxml_graph DATA [--splits 10] [--arms deepwalk,random] ...`.
+"""What the label graph gives DXML: `python -m benchmarks.dxml_graph DATA [--splits 10] [--arms smoothed,random] ...`.
 
 Pools train and test, and splits them at random into parts of the same sizes, ten times. On each split all arms are
-trained with the same seed, and evaluated on test: label vectors of DeepWalk with the settings given, and the control,
-`label_vectors=random`. One JSON line per split and arm, then one per arm: means, and the mean difference from the
+trained with the same seed, and evaluated on test: smoothed label vectors, those of DeepWalk, and the control, random
+ones. One JSON line per split and arm, then one per arm: means, and the mean difference from the
 control over splits, with its standard error. --set name=value changes a setting of all arms, and may be repeated.
 """
 
@@ -26,10 +26,12 @@ from zipfel.tagger import Tagger
 
 NAMES = ("P@1", "P@3", "P@5", "nDCG@3", "nDCG@5")  # nDCG@1 is P@1
 CONTROL = "random"
+DEEPWALK: dict[str, Any] = {"label_vectors": None, "whiten": True}  # the default until 2026-11-18
 ARMS: dict[str, dict[str, Any]] = {
-    "deepwalk": {},  # the walks of the preset and of --set
-    "deepwalk-paper": {"walks_per_label": 80, "walk_length": 40, "walk_window": 10, "walk_softmax": "hierarchical"},
-    "deepwalk-weighted": {"weighted_edges": True},
+    "smoothed": {"label_vectors": "smoothed"},
+    "deepwalk": DEEPWALK,  # the walks of the preset and of --set
+    "deepwalk-paper": {**DEEPWALK, "walks_per_label": 80, "walk_window": 10, "walk_softmax": "hierarchical"},
+    "deepwalk-weighted": {**DEEPWALK, "weighted_edges": True},
     CONTROL: {"label_vectors": "random"},
 }
 
@@ -80,7 +82,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("--splits", type=int, default=10)
-    parser.add_argument("--arms", default=f"deepwalk,{CONTROL}", help=f"of {', '.join(ARMS)}")
+    parser.add_argument("--arms", default=f"smoothed,{CONTROL}", help=f"of {', '.join(ARMS)}")
     parser.add_argument("--preset", default="default")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--device", default="auto")
