@@ -2,8 +2,8 @@
 
 splits: ten random splits of all points into train and test of the same sizes, both models.  decoders: both of MNN.
 linear: DXML with and without its ReLU and its linear path.  partial: a fit on half of train, the other half added by
-`partial_fit`, and a fit on all of train. Evaluates on test, and separately on the points of test that have only tail
-labels. One JSON line per row.
+`partial_fit`, or learned from by a further fit (`warm_start`), and a fit on all of train. Evaluates on test, and
+separately on the points of test that have only tail labels. One JSON line per row.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def linear(dataset: Dataset) -> None:
 
 
 def partial(dataset: Dataset) -> None:
-    """Half of train, then the other half added without learning, and all of train."""
+    """Half of train, then the other half added without learning or by a further fit, and all of train."""
     train, half = dataset.train, len(dataset.train) // 2
     order = np.random.default_rng(0).permutation(len(train))
     first, second = train.take(np.sort(order[:half])), train.take(np.sort(order[half:]))
@@ -89,6 +89,9 @@ def partial(dataset: Dataset) -> None:
         tagger.partial_fit(second.X, second.Y)
         drift = {"drift": round(float(tagger.drift_), 3)}
         report(dataset, "partial", f"{model}, half and partial_fit", figures(dataset, tagger) | drift)
+        further = fitted(start, model).set_params(warm_start=True)
+        further.fit_dataset(Dataset(second, test=dataset.test, name=dataset.name))
+        report(dataset, "partial", f"{model}, half and further fit", figures(dataset, further))
         report(dataset, "partial", f"{model}, whole", figures(dataset, fitted(dataset, model)))
 
 

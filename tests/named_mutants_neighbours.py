@@ -14,6 +14,7 @@ IVF = "zipfel/index/ivf.py"
 LEARNER = "zipfel/models/learner.py"
 MNN_STEP, DXML_STEP = ("tests/models/test_mnn_step.py",), ("tests/models/test_dxml_step.py",)
 MNN_TESTS = ("tests/models/test_mnn.py",)
+INCREMENTAL = ("tests/models/test_dxml_incremental.py",)
 
 MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     (
@@ -717,15 +718,159 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "dxml", "walk length ignored", DXML,
-        "Walks(settings.walks_per_label, settings.walk_length)",
-        "Walks(settings.walks_per_label)",
+        "            length=self.walk_length,\n",
+        "",
         DXML_STEP,
     ),
     (
         "dxml", "walks and length swapped", DXML,
-        "Walks(settings.walks_per_label, settings.walk_length)",
-        "Walks(settings.walk_length, settings.walks_per_label)",
+        "walks=self.walks_per_label,\n            length=self.walk_length,",
+        "walks=self.walk_length,\n            length=self.walks_per_label,",
         DXML_STEP,
+    ),
+    (
+        "dxml", "window of the settings ignored", DXML,
+        "            window=self.walk_window,\n",
+        "",
+        DXML_STEP,
+    ),
+    (
+        "dxml", "negatives of the settings ignored", DXML,
+        "            negatives=self.walk_negatives,\n",
+        "",
+        DXML_STEP,
+    ),
+    (
+        "dxml", "passes of the settings ignored", DXML,
+        "            epochs=self.walk_passes,\n",
+        "",
+        DXML_STEP,
+    ),
+    (
+        "dxml", "softmax of the settings ignored", DXML,
+        'hierarchical = self.walk_softmax == "hierarchical"',
+        "hierarchical = False",
+        DXML_STEP,
+    ),
+    (
+        "dxml", "hierarchical softmax ignored", WALKS,
+        "hs=int(settings.hierarchical),",
+        "hs=0,",
+        DXML_STEP,
+    ),
+    (
+        "dxml", "negatives beside hierarchical softmax", WALKS,
+        "negative=0 if settings.hierarchical else settings.negatives,",
+        "negative=settings.negatives,",
+        DXML_STEP,
+    ),
+    (
+        "dxml", "mean for sum", DXML,
+        "mean * len(rows) if settings.summed else mean",
+        "mean",
+        DXML_STEP,
+    ),
+    (
+        "dxml", "sum for mean", DXML,
+        "mean * len(rows) if settings.summed else mean",
+        "mean * len(rows)",
+        DXML_STEP,
+    ),
+    (
+        "dxml", "sum as if the batch were full", DXML,
+        "mean * len(rows) if settings.summed else mean",
+        "mean * settings.batch_size if settings.summed else mean",
+        DXML_STEP,
+    ),
+    (
+        "dxml", "rate times batch", DXML,
+        "settings.epochs, batch_size, settings.learning_rate, fixed",
+        "settings.epochs, batch_size, settings.learning_rate * batch_size, fixed",
+        DXML_STEP,
+    ),
+    (
+        "dxml", "decay times batch", OPTIM,
+        "add_(rows, alpha=self.decay)",
+        "add_(rows, alpha=128 * self.decay)",
+        DXML_STEP,
+    ),
+    (
+        "dxml", "decay of dense weights times batch", OPTIM,
+        "weight_decay=self.decay)",
+        "weight_decay=128 * self.decay)",
+        DXML_STEP,
+    ),
+    (
+        "dxml", "random control seeded by a constant", DXML,
+        'random_directions(Y.shape[1], width, run.numbers("labels"))',
+        "random_directions(Y.shape[1], width, np.random.default_rng(0))",
+        ("tests/models/test_dxml.py",),
+    ),
+    (
+        "dxml", "random control knows the graph", DXML,
+        "csr_array((labels, labels)) if self.settings.label_vectors == RANDOM else self.graph_of(Y)",
+        "self.graph_of(Y)",
+        INCREMENTAL,
+    ),
+    (
+        "dxml", "V redrawn", DXML,
+        "if self.earlier is None:",
+        "if True:",
+        INCREMENTAL,
+    ),
+    (
+        "dxml", "V not saved", DXML,
+        '({} if self.V is None else {"labels.V": self.V})',
+        "{}",
+        INCREMENTAL,
+    ),
+    (
+        "dxml", "V lost on loading", DXML,
+        'self.V = more.get("labels.V")',
+        "pass",
+        INCREMENTAL,
+    ),
+    (
+        "dxml", "V of an interrupted second round", DXML,
+        "if stage == self.name or not outcome.interrupted:",
+        "if True:",
+        INCREMENTAL,
+    ),
+    (
+        "dxml", "new label gets zeros", WALKS,
+        "new[~alone] *= (length / lengths[~alone])[:, None]",
+        "new[~alone] = 0",
+        INCREMENTAL,
+    ),
+    (
+        "dxml", "new label not of the usual length", WALKS,
+        "    new[~alone] *= (length / lengths[~alone])[:, None]\n",
+        "",
+        INCREMENTAL,
+    ),
+    (
+        "dxml", "new isolated label gets zeros", WALKS,
+        "random_directions(int(alone.sum()), V.shape[1], numbers) * length",
+        "0",
+        INCREMENTAL,
+    ),
+    (
+        "dxml", "new isolated labels of all fits alike", DXML,
+        'run.numbers("labels", len(known))',
+        'run.numbers("labels")',
+        INCREMENTAL,
+    ),
+    (
+        "dxml", "old points learned from again", DXML,
+        "part = part.take(np.arange(earlier.points, len(part)))",
+        "pass",
+        INCREMENTAL,
+    ),
+    (
+        "dxml", "second round of a further fit continues the first", DXML,
+        "self.load_state_dict(earlier.weights)",
+        "pass",
+        INCREMENTAL,
     ),
     (
         "dxml", "graph with diagonal", GRAPH,
@@ -777,8 +922,8 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "dxml", "isolated labels at zero", WALKS,
-        "numbers) * length",
-        "numbers) * 0",
+        "dimension, numbers) * length",
+        "dimension, numbers) * 0",
         DXML_STEP,
     ),
     (

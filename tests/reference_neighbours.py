@@ -224,13 +224,26 @@ def dxml_f_x(weights, point, nonlinear=True, dropped=None):
     return unit(out)
 
 
+def dxml_new_vector(V, neighbours):
+    """Ours, for incremental learning: the mean vector of a new label's neighbours, with the median length of V.
+
+    neighbours: (known label, weight) of the new label. None where it has none: a random direction.
+    """
+    weights = sum(weight for _, weight in neighbours)
+    if not weights:
+        return None
+    mean = [sum(weight * V[label][d] for label, weight in neighbours) / weights for d in range(len(V[0]))]
+    length = statistics.median(math.sqrt(dot(row, row)) for row in V)
+    return [length * x for x in unit(mean)]
+
+
 def dxml_h(a, b):
     """Eq. (2)."""
     return 0.5 * (a - b) ** 2 if abs(a - b) <= 1 else abs(a - b) - 0.5
 
 
-def dxml_loss(weights, batch, nonlinear=True):
-    """Eq. (1), (3). Ours: divided by the number of points.
+def dxml_loss(weights, batch, nonlinear=True, summed=False):
+    """Eq. (1), (3). Ours, unless summed: divided by the number of points.
 
     batch: for each point its features (ours: without dropped ones), which outputs are dropped, and f_y.
     """
@@ -239,7 +252,7 @@ def dxml_loss(weights, batch, nonlinear=True):
         f_x = dxml_f_x(weights, point, nonlinear, dropped)
         for a, b in zip(f_x, f_y, strict=True):
             total += dxml_h(a, b)
-    return total / len(batch)
+    return total if summed else total / len(batch)
 
 
 def nearest_centre(f_x, centres):

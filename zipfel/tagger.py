@@ -142,8 +142,9 @@ class Tagger(Estimator):
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Remember more points without learning, where the model remembers points (`zipfel models` says which do).
 
-        New tags become predictable. `drift_` says how far these points are from the known ones, as a multiple of the
-        usual distance: well above 1, it is time to fit again. The first call is a `fit`.
+        It changes no weight: the points only join those that vote, and new tags become predictable. To learn from new
+        points, call `fit` with `warm_start=True`. `drift_` says how far these points are from the known ones, as a
+        multiple of the usual distance: well above 1, it is time to fit again. The first call is a `fit`.
         """
         dataset = dataset_of(self._points(X), y, sep=self.sep)
         if self.fitted_ is None and not self.unfinished_:

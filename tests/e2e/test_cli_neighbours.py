@@ -70,6 +70,14 @@ def test_a_bad_setting_is_refused_in_one_line(zipfel_command, planted, tmp_path,
     assert not (tmp_path / "x").exists()
 
 
+def test_random_label_vectors_need_no_file(zipfel_command, planted, tmp_path):
+    words = ["--model", "dxml", *SMALL["dxml"], "--set", "label_vectors=random"]
+    outcome = zipfel_command("train", planted, "--out", tmp_path / "run", *words)
+    assert outcome.code == 0, outcome.err
+    settings = json.loads((tmp_path / "run" / "model.json").read_text())["settings"]
+    assert settings["label_vectors"] == "random"
+
+
 def test_a_graph_with_an_unknown_label_is_refused(zipfel_command, planted, tmp_path):
     (tmp_path / "graph.txt").write_text("nobody\tnowhere\n")
     words = ["--model", "dxml", *SMALL["dxml"], "--set", f"graph={tmp_path / 'graph.txt'}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats.edges import read_edges
 from zipfel.errors import ConfigError, DataError
 from zipfel.index.ivf import IvfIndex
-from zipfel.labelspace.deepwalk import Walks, deepwalk
-from zipfel.labelspace.graph import label_graph
+from zipfel.labelspace.deepwalk import Walks, deepwalk, random_directions, smoothed
+from zipfel.labelspace.graph import label_graph, pmi_graph
 from zipfel.models import dxml
 from zipfel.models.base import settings_of
 from zipfel.models.dxml import PRESETS, Dxml, DxmlSettings, Network, given_vectors, means_of_labels, whitened
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {
     "dimension": 16, "hidden_size": 32, "epochs": 8, "learning_rate": 0.01, "feature_dropout": 0.0, "batch_size": 32,
 }  # fmt: skip
+DEEPWALK = {"label_vectors": None, "whiten": True}
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -103,7 +105,9 @@ def test_whitening_leaves_out_constant_dimensions():
 
 
 def vectors_of(part: Part, **changes: Any) -> np.ndarray[Any, Any]:
-    model = Dxml(part.X.shape[1], part.Y.shape[1], DxmlSettings(**{"dimension": 8, **changes}), seeded())
+    model = Dxml(
+        part.X.shape[1], part.Y.shape[1], DxmlSettings(**{"dimension": 8, "label_vectors": None, **changes}), seeded()
+    )
     V: np.ndarray[Any, Any] = model.label_vectors(part.Y, Run(seed=3)).numpy()
     return V
 
@@ -171,9 +175,7 @@ def test_the_paper_preset_is_that_of_sec_4_1():
     paper = PRESETS["paper"]
     assert (paper.hidden_size, paper.dimension, paper.nonlinear, paper.linear_path) == (256, 100, True, False)
     assert (paper.optimizer, paper.whiten, paper.feature_dropout) == ("sgd", False, 0.0)
-    assert (
-        paper.learning_rate / paper.batch_size == 0.015
-    )  # the loss (3) is a sum over points, ours a mean over a batch
+    assert (paper.learning_rate, paper.summed) == (0.015, True)  # the loss (3) is a sum over points
     assert (paper.index, paper.probes, paper.sharpness, paper.weighted_edges) == ("ivf", 1, 0, False)
     assert paper.neighbours is None  # k is chosen on validation
 
@@ -186,7 +188,7 @@ def fitted(part: Part, validation: float = 0.05, **changes: Any) -> Tagger:
     return tagger.fit_dataset(Dataset(part, label_names=[f"l{label}" for label in range(part.Y.shape[1])]))
 
 
-@pytest.mark.parametrize("changes", [{}, {"whiten": False}, {"linear_path": False}, {"nonlinear": False}])
+@pytest.mark.parametrize("changes", [{}, DEEPWALK, {"graph_weight": 1.0}, {"linear_path": False}, {"nonlinear": False}])
 def test_it_learns_what_is_planted(changes):
     test = planted(100, seed=1)
     assert fitted(planted(), **changes).score(test.X, test.Y) > 0.85
@@ -194,7 +196,7 @@ def test_it_learns_what_is_planted(changes):
 
 def test_the_paper_preset_learns_what_is_planted():
     part, test = planted(), planted(100, seed=1)
-    settings = {"dimension": 16, "hidden_size": 32, "epochs": 30, "learning_rate": 0.2, "clusters": 4}
+    settings = {"dimension": 16, "hidden_size": 32, "epochs": 30, "learning_rate": 0.007, "clusters": 4}
     tagger = Tagger("dxml", "paper", settings, device="cpu").fit(part.X, part.Y)
     assert isinstance(tagger.predictor_.index, IvfIndex)
     assert tagger.predictor_.index.probes == 1
@@ -229,17 +231,88 @@ def test_points_are_mapped_onto_the_means_of_given_vectors(tmp_path):
     assert tagger.score(test.X, test.Y) > 0.85
 
 
+def test_random_vectors_are_unit_seeded_and_know_no_graph(monkeypatch):
+    """The control: neither labels nor their graph matter, only the seed."""
+    monkeypatch.setattr(dxml, "deepwalk", lambda *given: pytest.fail("DeepWalk runs"))
+    part = planted()
+    V = vectors_of(part, label_vectors="random", whiten=False)
+    assert V.dtype == np.float32
+    assert V.shape == (8, 8)
+    np.testing.assert_allclose(np.linalg.norm(V, axis=1), 1, rtol=1e-5)
+    assert np.array_equal(V, vectors_of(planted(seed=1), label_vectors="random", whiten=False))
+    assert np.array_equal(whitened(V), vectors_of(part, label_vectors="random", whiten=True))
+    model = Dxml(42, 8, DxmlSettings(dimension=8, label_vectors="random", whiten=False), seeded())
+    assert not np.array_equal(V, model.label_vectors(part.Y, Run(seed=4)).numpy())
+    many = model.label_vectors(csr_array((3, 2000), dtype=np.float32), Run()).numpy()
+    assert np.abs(many.mean(axis=0)).max() < 5 * (8 * 2000) ** -0.5  # no direction is preferred
+
+
+# Two points have labels 0 and 1, one has 2 and 3, and one all four: n = 3, 3, 2, 2 of N = 4.
+FOUR = csr_array(np.array([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1]], dtype=np.float32))
+
+
+def test_the_graph_of_mutual_information_is_worked_by_hand():
+    """0 and 1 share 3 points: ln(3 · 4 / 9). 2 and 3: ln(2 · 4 / 4). 0 and 2 share one: ln(4 / 6) < 0, no edge."""
+    near, nearer = math.log(12 / 9), math.log(2)
+    wanted = [[0, near, 0, 0], [near, 0, 0, 0], [0, 0, 0, nearer], [0, 0, nearer, 0]]
+    np.testing.assert_allclose(pmi_graph(FOUR).toarray(), wanted, rtol=1e-6)
+
+
+def unit(vector: list[float]) -> list[float]:
+    return [x / math.sqrt(sum(y * y for y in vector)) for x in vector]
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 2.0])
+def test_smoothed_vectors_equal_loops(weight):
+    graph = [[0, 3, 1], [3, 0, 0], [1, 0, 0], [0, 0, 0]]
+    edges = csr_array(np.array([[*row, 0] for row in graph], dtype=np.float32))
+    own = random_directions(4, 5, np.random.default_rng(7)).tolist()
+    wanted = []
+    for label, row in enumerate(graph):
+        near = [sum(edge * own[other][i] for other, edge in enumerate(row)) for i in range(5)]
+        near = unit(near) if any(near) else near
+        wanted.append(unit([a + weight * b for a, b in zip(own[label], near, strict=True)]))
+    np.testing.assert_allclose(smoothed(edges, 5, np.random.default_rng(7), weight), wanted, atol=1e-6)
+
+
+def test_the_graph_weighs_half_where_labels_are_more_than_dimensions():
+    part = Part(FOUR, X=csr_array((4, 3)))
+    for width, weight in ((3, 0.5), (4, 0.0), (5, 0.0)):
+        wanted = smoothed(pmi_graph(FOUR), width, Run(seed=3).numbers("labels"), weight)
+        assert np.array_equal(vectors_of(part, label_vectors="smoothed", dimension=width), wanted)
+        given = vectors_of(part, label_vectors="smoothed", dimension=width, graph_weight=2.0)
+        assert np.array_equal(given, smoothed(pmi_graph(FOUR), width, Run(seed=3).numbers("labels"), 2.0))
+    random = vectors_of(part, label_vectors="random", dimension=3)
+    assert np.array_equal(vectors_of(part, label_vectors="smoothed", dimension=3, graph_weight=0.0), random)
+
+
+def test_smoothed_vectors_take_the_graph_of_the_user(tmp_path):
+    path, names = tmp_path / "graph.txt", [f"l{label}" for label in range(4)]
+    path.write_text("l0\tl3\nl1\tl2\t2\n")
+    model = Dxml(3, 4, DxmlSettings(dimension=3, graph=str(path)), seeded())
+    model.label_names = names
+    wanted = smoothed(read_edges(path, names), 3, Run(seed=3).numbers("labels"), 0.5)
+    assert np.array_equal(model.label_vectors(FOUR, Run(seed=3)).numpy(), wanted)
+
+
+def test_a_model_learns_from_random_vectors():
+    test = planted(100, seed=1)
+    assert fitted(planted(), label_vectors="random").score(test.X, test.Y) > 0.8
+
+
 def test_a_graph_of_the_user_replaces_co_occurrence(tmp_path):
     part, path = planted(), tmp_path / "graph.txt"
     path.write_text("l0\tl6\nl6\tl7\nl1\tl2\t2\nl2\tl3\nl3\tl4\nl4\tl5\n")
-    model = Dxml(42, 8, DxmlSettings(dimension=8, graph=str(path), whiten=False), seeded())
+    model = Dxml(42, 8, DxmlSettings(dimension=8, graph=str(path), label_vectors=None), seeded())
     model.label_names = [f"l{label}" for label in range(8)]
     V = model.label_vectors(part.Y, Run(seed=3)).numpy()
     wanted = deepwalk(read_edges(path, model.label_names), 8, Run(seed=3).numbers("labels"), Walks())
     assert np.array_equal(V, wanted)
     assert not np.array_equal(V, vectors_of(part, whiten=False))
     test = planted(100, seed=1)
-    assert fitted(part, graph=str(path)).score(test.X, test.Y) > 0.8  # names reach the file through the tagger
+    assert (
+        fitted(part, graph=str(path), **DEEPWALK).score(test.X, test.Y) > 0.8
+    )  # names reach the file through the tagger
 
 
 def test_a_graph_file_with_an_unknown_label_or_that_is_missing_is_refused(tmp_path):
@@ -294,6 +367,10 @@ def test_files_that_hold_no_vectors_are_refused(tmp_path):
         ({"hidden_size": 0}, "hidden_size must be at least 1; found 0"),
         ({"walks_per_label": 0}, "walks_per_label must be at least 1; found 0"),
         ({"walk_length": 0}, "walk_length must be at least 1; found 0"),
+        ({"walk_window": 0}, "walk_window must be at least 1; found 0"),
+        ({"walk_negatives": 0}, "walk_negatives must be at least 1; found 0"),
+        ({"walk_passes": 0}, "walk_passes must be at least 1; found 0"),
+        ({"walk_softmax": "full"}, "walk_softmax must be one of negatives, hierarchical; found 'full'"),
         ({"feature_dropout": 1}, r"feature_dropout must be at least 0 and below 1; found 1\.0"),
         ({"feature_dropout": -0.1}, r"feature_dropout must be at least 0 and below 1; found -0\.1"),
         ({"dropout": 1}, r"dropout must be at least 0 and below 1; found 1\.0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from scipy.sparse import csr_array
 from zipfel.data.dataset import Part
 from zipfel.index.ivf import IvfIndex
 from zipfel.labelspace import deepwalk as walking
+from zipfel.labelspace.deepwalk import Walks
 from zipfel.models import dxml
 from zipfel.models.base import Lesson
 from zipfel.models.dxml import PRESETS, Dxml, DxmlSettings
@@ -49,7 +51,7 @@ def part() -> Part:
 
 def small(**changes: Any) -> Dxml:
     """Return a model whose biases are not 0."""
-    settings = {"dimension": WIDTH, "hidden_size": HIDDEN, "feature_dropout": 0.0, **changes}
+    settings = {"dimension": WIDTH, "hidden_size": HIDDEN, "feature_dropout": 0.0, "label_vectors": None, **changes}
     model = Dxml(FEATURES, LABELS, DxmlSettings(**settings), seeded(5))
     with torch.no_grad():
         model.encoder.bias.uniform_(-0.3, 0.3, generator=seeded(6))
@@ -251,7 +253,7 @@ def vectors_slowly(graph: list[Any], settings: DxmlSettings, run: Run) -> list[l
     """Return V of lines 1 and 2; a label without neighbours has a random direction and the median length."""
     numbers = run.numbers("labels")
     walks = slow.dxml_walks(graph, settings.walks_per_label, settings.walk_length, numbers)
-    vectors = coded(walks, WIDTH, 5)
+    vectors = coded(walks, WIDTH, settings.walk_window)
     numbers.integers(2**32)  # the seed of word2vec
     length = statistics.median(math.sqrt(slow.dot(vector, vector)) for vector in vectors.values())
     alone = [label for label, row in enumerate(graph) if not row]
@@ -264,12 +266,13 @@ def vectors_slowly(graph: list[Any], settings: DxmlSettings, run: Run) -> list[l
 def learned_slowly(model: Dxml, start: Weights, part: Part, steps: list[Any], f_y: list[Any]) -> Weights:
     """Return the weights after T epochs, line 4, with the same batches and draws."""
     settings, weights = model.settings, start
+    loss_of = partial(slow.dxml_loss, nonlinear=settings.nonlinear, summed=settings.summed)
     velocity, moments = slow.zeros(weights), (slow.zeros(weights), slow.zeros(weights))
     for number, (rows, state) in enumerate(steps, start=1):
         generator = torch.Generator()
         generator.set_state(state)
         batch = batch_of(model, part, rows, generator, f_y)
-        gradient = slow.slopes(lambda batch=batch: slow.dxml_loss(weights, batch, settings.nonlinear), weights)
+        gradient = slow.slopes(lambda batch=batch: loss_of(weights, batch), weights)
         ids = sorted({k for point in slow.rows_of(part.X[rows]) for k, _ in point})
         touched = dict.fromkeys(tables_of(model), ids)
         if settings.optimizer == "sgd":
@@ -295,6 +298,8 @@ CHANGES: list[dict[str, Any]] = [
     {"weighted_edges": True, "nonlinear": False},
     {"graph": "edges.txt"},
     {"whiten": True, "linear_path": True, "feature_dropout": 0.3, "dropout": 0.0, "optimizer": "adam"},
+    {"summed": True, "learning_rate": 0.05},
+    {"walk_window": 2, "walk_softmax": "hierarchical", "walk_passes": 3},
 ]
 
 
@@ -317,10 +322,12 @@ def test_the_composed_fit_is_algorithm_1(part, settings, counting, steps):
     graph = graph_slowly(part, model.settings)
     assert [label for label, row in enumerate(graph) if not row] == [5 if model.settings.graph else 6]
     (words,) = counting
-    wanted = {"vector_size": WIDTH, "sg": 1, "negative": 5, "window": 5, "min_count": 1, "sample": 0, "sorted_vocab": 0}
+    wanted = {"vector_size": WIDTH, "sg": 1, "min_count": 1, "sample": 0, "sorted_vocab": 0}
+    hierarchical = model.settings.walk_softmax == "hierarchical"
+    wanted |= {"window": model.settings.walk_window, "hs": int(hierarchical), "negative": 0 if hierarchical else 5}
     assert {**words.settings, **wanted, "workers": 1} == words.settings
     assert words.walks == slow.dxml_walks(graph, 2, 6, Run(seed=3).numbers("labels"))
-    assert words.lengths == (2 * (LABELS - 1), 2 * (LABELS - 1) * 6, 1)
+    assert words.lengths == (2 * (LABELS - 1), 2 * (LABELS - 1) * 6, model.settings.walk_passes)
     V = vectors_slowly(graph, model.settings, Run(seed=3))
     np.testing.assert_allclose(model.label_vectors(part.Y, Run(seed=3)), V, atol=1e-5)
     assert len(steps) == 6
@@ -336,6 +343,36 @@ def test_the_composed_fit_is_algorithm_1(part, settings, counting, steps):
     clusters = [slow.nearest_centre(f, centres) for f in model.memory.vectors.tolist()]
     assert model.index.assignment.tolist() == clusters  # line 5: k-means, which has converged
     np.testing.assert_allclose(slow.means_of_clusters(model.memory.vectors.tolist(), clusters, 3), centres, atol=1e-5)
+
+
+def test_every_setting_of_walks_reaches_word2vec(part, counting):
+    changes = {"walks_per_label": 3, "walk_length": 5, "walk_window": 4, "walk_negatives": 7, "walk_passes": 2}
+    small(**changes).label_vectors(part.Y, Run())
+    small(**changes, walk_softmax="hierarchical").label_vectors(part.Y, Run())
+    for words, softmax in zip(counting, [{"hs": 0, "negative": 7}, {"hs": 1, "negative": 0}], strict=True):
+        assert words.settings.items() >= {"sg": 1, "window": 4, **softmax}.items()
+        assert words.lengths == (3 * (LABELS - 1), 3 * (LABELS - 1) * 5, 2)
+        assert {len(walk) for walk in words.walks} == {5}
+
+
+@pytest.mark.parametrize(("batch_size", "points"), [(8, 8), (128, 24)])
+def test_rate_and_decay_are_the_paper_s_whatever_the_batch(part, batch_size, points, given_vectors, steps):
+    """v ← 0.9 v + ∇ Σ d + 0.0005 w, w ← w − 0.015 v, also where train is so small that the batch shrinks."""
+    file, V = given_vectors
+    changes = {"summed": True, "learning_rate": 0.015, "batch_size": batch_size, "epochs": 6}
+    model = small(**{**PAPER, **changes, "label_vectors": file})
+    start = weights_of(model)
+    model.fit(Lesson(part), Run(seed=3))
+    assert {len(rows) for rows, _ in steps} == {points}  # 24 points in batches of at least 16: all of them at once
+    f_y = [slow.dxml_f_y(V, right) for right in slow.truth_of(part.Y)]
+    close(weights_of(model), learned_slowly(model, start, part, steps, f_y), atol=5e-5)
+
+
+def test_a_summed_loss_is_the_mean_times_the_points(part, given_vectors, monkeypatch):
+    rows = np.array([1, 5, 6, 20, 23])
+    models = [small(label_vectors=given_vectors[0], whiten=False, summed=summed) for summed in (False, True)]
+    mean, total = (objective_of(model, part, monkeypatch)(rows, seeded())["smooth_l1"] for model in models)
+    assert total.item() == pytest.approx(5 * mean.item())
 
 
 # --- Algorithm 2 ------------------------------------------------------------------------------------------------------
@@ -394,7 +431,9 @@ def test_the_paper_s_values_are_those_of_the_preset():
     """Sec. 4.1 on small data sets; momentum and weight decay are tested above."""
     paper = PRESETS["paper"]
     assert (paper.hidden_size, paper.dimension) == (256, 100)
-    assert paper.learning_rate == pytest.approx(0.015 * paper.batch_size)  # Eq. (3) is a sum over points
+    assert (paper.learning_rate, paper.summed) == (0.015, True)  # Eq. (3) is a sum over points
+    walks = Walks(walks=80, length=40, window=10, epochs=1, hierarchical=True)  # of the DeepWalk paper
+    assert paper.walks() == walks
     assert paper.dropout > 0
     assert (paper.nonlinear, paper.optimizer, paper.neighbours, paper.probes) == (True, "sgd", None, 1)
     ours = ("whiten", "linear_path", "weighted_edges", "feature_dropout", "graph", "label_vectors", "sharpness")

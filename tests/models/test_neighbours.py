@@ -20,6 +20,7 @@ from zipfel.data.synthetic import Synthetic, make
 from zipfel.data.text import Tfidf
 from zipfel.errors import ConfigError
 from zipfel.index.exact import ExactIndex
+from zipfel.labelspace.deepwalk import Walks
 from zipfel.models import dxml, neighbours
 from zipfel.models.base import Abilities, Lesson, model_class, settings_of
 from zipfel.models.learner import UNLISTED
@@ -607,8 +608,8 @@ def test_the_width_of_vectors_follows_the_number_of_features(model, features, wi
 
 def test_features_of_points_are_saved_for_training_only(tagger):
     tensors = tagger.model_.tensors()
-    f_y = {"label_encoder.table.rows"} if tagger.model == "mnn" else set()  # which has no vote
-    assert set(tensors.train) == {f"points.X.{name}" for name in ("data", "indices", "indptr")} | f_y
+    own = {"mnn": "label_encoder.table.rows", "dxml": "labels.V"}[tagger.model]  # which has no vote
+    assert set(tensors.train) == {f"points.X.{name}" for name in ("data", "indices", "indptr")} | {own}
     assert {"points.vectors", "points.Y.indices", "points.Y.indptr", "vote"} <= set(tensors.serve)
 
 
@@ -641,17 +642,27 @@ def test_the_cost_of_dxml_includes_all_walks_and_a_rehearsal_walks_once(data, mo
 
     def spy(graph, width, numbers, settings=None, deterministic=True):
         if graph.shape[0] > 2:  # else it only imports gensim
-            walks.append(settings.walks)
+            walks.append(settings)
         return deepwalk(graph, width, numbers, settings, deterministic)
 
     monkeypatch.setattr(dxml, "deepwalk", spy)
-    model = model_of("dxml", data, walks_per_label=7)
+    changes = {
+        "walk_length": 12,
+        "walk_window": 3,
+        "walk_softmax": "hierarchical",
+        "walk_passes": 2,
+        "label_vectors": None,
+    }
+    model = model_of("dxml", data, walks_per_label=7, **changes)
     cost = model.cost(lesson(data))
-    assert walks == [1]
+    assert walks == [Walks(walks=1, length=12, window=3, epochs=2, hierarchical=True)]
     assert model.settings.walks_per_label == 7
     assert 0 < cost.seconds / (7 * 2) == pytest.approx(cost.lost_seconds)
     model.rehearse(0.5)
     assert model.settings.walks_per_label == 1
+    control = model_of("dxml", data, walks_per_label=7, label_vectors="random").cost(lesson(data))
+    assert len(walks) == 1
+    assert control.seconds / 2 == pytest.approx(control.lost_seconds)  # no walks, two rounds
 
 
 def test_a_completed_model_has_as_many_points_as_after_training(model, data, monkeypatch):

@@ -41,3 +41,15 @@ def label_graph(Y: csr_array, weighted: bool = False) -> csr_array:
     kept = A.row != A.col
     weights = A.data[kept].astype(np.float32) if weighted else np.ones(int(kept.sum()), dtype=np.float32)
     return csr_array((weights, (A.row[kept], A.col[kept])), shape=A.shape)
+
+
+def pmi_graph(Y: csr_array) -> csr_array:
+    """Return a graph [labels, labels] of positive pointwise mutual information: max(0, ln(n_ij · N / (n_i · n_j))).
+
+    n_ij: points that two labels share. Labels that share no more points than chance would let them have no edge, so a
+    label that most points have is hardly anybody's neighbour.
+    """
+    A, counts = label_graph(Y, weighted=True).tocoo(), np.bincount(Y.indices, minlength=Y.shape[1]).astype(np.float64)
+    weights = np.log(A.data.astype(np.float64) * Y.shape[0] / (counts[A.row] * counts[A.col]))
+    kept = weights > 0
+    return csr_array((weights[kept].astype(np.float32), (A.row[kept], A.col[kept])), shape=A.shape)

@@ -25,16 +25,19 @@ from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.data.formats.edges import read_edges
 from zipfel.errors import DataError
-from zipfel.labelspace.deepwalk import Walks, deepwalk
-from zipfel.labelspace.graph import label_graph
+from zipfel.labelspace.deepwalk import Walks, deepwalk, extended, random_directions, smoothed
+from zipfel.labelspace.graph import label_graph, pmi_graph
 from zipfel.models.base import Cost, Lesson
 from zipfel.models.learner import labelled
 from zipfel.models.neighbours import NeighbourModel, NeighbourSettings
 from zipfel.nn import losses
 from zipfel.nn.encoders import EmbeddingTable, Encoder, drop_features, steady_linear
-from zipfel.training.run import Run
+from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import Bags
+
+SMOOTHED, RANDOM = "smoothed", "random"  # kinds of label vectors besides DeepWalk's; random ones are the control
+GRAPH_WEIGHT = 0.5  # of a label's neighbours in its smoothed vector, where labels are more than dimensions
 
 
 @dataclass(frozen=True)
@@ -46,18 +49,29 @@ class DxmlSettings(NeighbourSettings):
     nonlinear: bool = setting(True, "ReLU behind the hidden layer")
     linear_path: bool = setting(True, "a linear path beside the hidden layer", was="straight")
     whiten: bool = setting(
-        True,
+        False,
         "whiten label vectors and scale them to length 1",
         was="targets: true for white, false for raw",
         search=[True, False],
     )
     weighted_edges: bool = setting(
-        False, "weight edges by the points that labels share", was="weighted", search=[False, True]
+        False, "weight edges by the points that labels share (DeepWalk)", was="weighted", search=[False, True]
     )
     graph: str | None = setting(None, "file of edges between labels that replaces the graph")
-    label_vectors: str | None = setting(None, "file of label vectors [labels, ℓ] (.npy), not DeepWalk's", was="vectors")
+    label_vectors: str | None = setting(
+        SMOOTHED,
+        "none: DeepWalk; smoothed: random vectors and their neighbours'; random; or a .npy file [labels, ℓ]",
+        was="vectors",
+    )
+    graph_weight: float | None = setting(
+        None, "neighbours' weight in a smoothed vector; none: 0.5, or 0 if ℓ has room for all labels", at_least=0
+    )
     walks_per_label: int = setting(10, "walks that start at each label", at_least=1, was="walks")
     walk_length: int = setting(40, "labels in a walk", at_least=1, was="length")
+    walk_window: int = setting(5, "labels on either side, in a walk, that a label predicts; at most", at_least=1)
+    walk_softmax: Literal["negatives", "hierarchical"] = setting("negatives", "how skip-gram approximates its softmax")
+    walk_negatives: int = setting(5, "wrong labels drawn for each predicted one (negatives)", at_least=1)
+    walk_passes: int = setting(1, "passes of skip-gram over the walks", at_least=1)
     feature_dropout: float = setting(
         0.35, "share of features dropped", at_least=0, below=1, was="keep: 1 - keep", search=Span(0, 0.6)
     )
@@ -70,13 +84,26 @@ class DxmlSettings(NeighbourSettings):
     learning_rate: float = setting(
         0.002, "highest learning rate", above=0, was="rate", search=Span(0.0005, 0.01, log=True)
     )
+    summed: bool = setting(False, "a step's loss is the sum over its points, as Eq. (3), not the mean")
+
+    def walks(self) -> Walks:
+        """Return the settings of DeepWalk."""
+        hierarchical = self.walk_softmax == "hierarchical"
+        return Walks(
+            walks=self.walks_per_label,
+            length=self.walk_length,
+            window=self.walk_window,
+            negatives=self.walk_negatives,
+            epochs=self.walk_passes,
+            hierarchical=hierarchical,
+        )
 
 
 PRESETS: dict[str, DxmlSettings] = {
     "paper": DxmlSettings(
-        dimension=100, linear_path=False, whiten=False, feature_dropout=0.0, dropout=0.5, optimizer="sgd",
-        batch_size=128, learning_rate=0.015 * 128,  # the loss (3) is a sum over points, ours a mean over a batch
-        epochs=30, sharpness=0, index="ivf", probes=1,
+        dimension=100, linear_path=False, label_vectors=None, feature_dropout=0.0, dropout=0.5, optimizer="sgd",
+        batch_size=128, learning_rate=0.015, summed=True, epochs=30, sharpness=0, index="ivf", probes=1,
+        walks_per_label=80, walk_length=40, walk_window=10, walk_softmax="hierarchical",  # of DeepWalk's paper
     ),
     "default": DxmlSettings(),
     "fast": DxmlSettings(dimension=200, epochs=10),
@@ -115,12 +142,27 @@ class Network(Encoder):
         return output if self.linear_path is None else output + self.linear_path(points)
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """The result of the fit that a further one continues: weights, label vectors [L, ℓ], number of points."""
+
+    weights: State
+    V: Tensor
+    points: int
+
+
 class Dxml(NeighbourModel):
     """The network f_x, and the points that vote."""
 
     name = "dxml"
     presets: ClassVar[Mapping[str, Settings]] = PRESETS
+    train_only = (*NeighbourModel.train_only, "labels.V")
     settings: DxmlSettings
+
+    def __init__(self, features: int, labels: int, settings: DxmlSettings, generator: torch.Generator) -> None:
+        super().__init__(features, labels, settings, generator)
+        self.V: Tensor | None = None  # label vectors that the network was trained onto, [L, ℓ]; None before `fit`
+        self.earlier: Earlier | None = None  # in a further fit only
 
     def start(self, generator: torch.Generator) -> None:
         """Draw new weights."""
@@ -129,10 +171,31 @@ class Dxml(NeighbourModel):
 
     # --- Algorithm 1 -------------------------------------------------------------------------------------------------
 
+    def fit(self, lesson: Lesson, run: Run) -> Outcome:
+        """Learn as Algorithm 1 does; a further fit learns incrementally (Sec. 4.2), from the new points only.
+
+        It continues from the current weights and label vectors; see `learn` and `embedded`. All points vote, old ones
+        with vectors of the changed network. A model that was saved without label vectors learns from all points anew.
+        """
+        if self.V is not None and self.memory is not None:
+            weights = {name: value.clone() for name, value in self.state_dict().items()}
+            self.earlier = Earlier(weights, self.V, len(self.memory))
+        try:
+            return super().fit(lesson, run)
+        finally:
+            self.earlier = None
+
     def learn(self, part: Part, run: Run, stage: str) -> Outcome:
-        """Embed the labels and learn to map points onto them: lines 1 to 4. Line 5 is the index, with k-means."""
-        settings = self.settings
-        embedded = run.stage(f"{stage}-labels", lambda: {"V": self.label_vectors(part.Y, run)}, "counted by the model")
+        """Embed the labels and learn to map points onto them: lines 1 to 4. Line 5 is the index, with k-means.
+
+        In a further fit, `part` begins with the older points, which are not learned from again; each of its rounds
+        continues from the weights before it.
+        """
+        settings, earlier = self.settings, self.earlier
+        embedded = run.stage(f"{stage}-labels", lambda: {"V": self.embedded(part.Y, run)}, "counted by the model")
+        if earlier is not None:
+            self.load_state_dict(earlier.weights)
+            part = part.take(np.arange(earlier.points, len(part)))
         targets = means_of_labels(part.Y, embedded["V"])  # line 3, [N, ℓ]; V is of lines 1 and 2
         batch_size, optimizer = min(settings.batch_size, max(16, len(part) // 10)), settings.optimizer
         schedule = Schedule(
@@ -142,42 +205,87 @@ class Dxml(NeighbourModel):
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
             points = drop_features(bags(part.X, rows).to(self.device()), settings.feature_dropout, generator)
             vectors = self.encoder(points, generator)
-            return {"smooth_l1": losses.smooth_l1(vectors, targets[rows].to(vectors.device))}
+            mean = losses.smooth_l1(vectors, targets[rows].to(vectors.device))
+            return {"smooth_l1": mean * len(rows) if settings.summed else mean}
 
-        return train(run, stage, self, len(part), objective, schedule)
+        outcome = Outcome(None, -1, 0, 0.0)  # of a round whose new points are all held out
+        if len(part):
+            outcome = train(run, stage, self, len(part), objective, schedule)
+        if stage == self.name or not outcome.interrupted:  # else the result of the first round stays
+            self.V = embedded["V"]
+        return outcome
+
+    def embedded(self, Y: csr_array, run: Run) -> Tensor:
+        """Return V, [labels, ℓ]: in a first fit drawn anew; in a further one that of before, with any new labels.
+
+        A new label is placed by its neighbours in the graph, and the others stay where they are.
+        """
+        if self.earlier is None:
+            return self.label_vectors(Y, run)
+        known, labels = self.earlier.V, Y.shape[1]
+        if len(known) == labels:
+            return known
+        graph = csr_array((labels, labels)) if self.settings.label_vectors == RANDOM else self.graph_of(Y)
+        return torch.from_numpy(extended(known.numpy(), graph, run.numbers("labels", len(known))))
 
     def label_vectors(self, Y: csr_array, run: Run) -> Tensor:
-        """Return V, [labels, ℓ]: given ones, or DeepWalk's over the label graph."""
+        """Return V, [labels, ℓ]: over the label graph smoothed ones or DeepWalk's; or random or given ones."""
         settings, width = self.settings, self.settings.width(self.features)
-        if settings.label_vectors is not None:
+        if settings.label_vectors == RANDOM:
+            V = random_directions(Y.shape[1], width, run.numbers("labels"))
+        elif settings.label_vectors == SMOOTHED:
+            usual = GRAPH_WEIGHT if Y.shape[1] > width else 0.0
+            weight = usual if settings.graph_weight is None else settings.graph_weight
+            V = smoothed(self.graph_of(Y), width, run.numbers("labels"), weight)
+        elif settings.label_vectors is not None:
             V = given_vectors(Path(settings.label_vectors), Y.shape[1], width)
         else:
-            graph = label_graph(Y, settings.weighted_edges) if settings.graph is None else self.given_graph(Y.shape[1])
-            walks = Walks(settings.walks_per_label, settings.walk_length)
-            V = deepwalk(graph, width, run.numbers("labels"), walks, settings.deterministic)
+            numbers = run.numbers("labels")
+            V = deepwalk(self.graph_of(Y), width, numbers, settings.walks(), settings.deterministic)
         return torch.from_numpy(whitened(V) if settings.whiten else V)
+
+    def graph_of(self, Y: csr_array) -> csr_array:
+        """Return the graph of labels, [labels, labels]: the user's, or an edge between labels that share a point."""
+        settings = self.settings
+        if settings.graph is not None:
+            return self.given_graph(Y.shape[1])
+        return pmi_graph(Y) if settings.label_vectors == SMOOTHED else label_graph(Y, settings.weighted_edges)
 
     def given_graph(self, labels: int) -> csr_array:
         """Read the user's graph of labels, which names them."""
         names = [str(label) for label in range(labels)] if self.label_names is None else self.label_names
         return read_edges(Path(str(self.settings.graph)), names)
 
+    # --- Saving ------------------------------------------------------------------------------------------------------
+
+    def more_tensors(self) -> State:
+        """Return the label vectors too, which a further fit needs."""
+        return super().more_tensors() | ({} if self.V is None else {"labels.V": self.V})
+
+    def take_tensors(self, more: State) -> None:
+        """Take the label vectors too; a model of an earlier version has none."""
+        super().take_tensors(more)
+        self.V = more.get("labels.V")
+
     # --- Plans -------------------------------------------------------------------------------------------------------
 
     def cost(self, lesson: Lesson) -> Cost:
         """Add the targets of all points, and the time of DeepWalk, which does not shrink with the points.
 
-        One walk from each label over the full graph is timed, after a tiny one, which may import gensim.
+        One walk from each label over the full graph is timed, with the window, softmax and passes of the settings,
+        after a tiny one, which may import gensim. Label vectors that are read or drawn at random are timed once.
         """
         cost, walks = super().cost(lesson), self.settings.walks_per_label
         self.label_names, self.settings = lesson.label_names, replace(self.settings, walks_per_label=1)
-        deepwalk(csr_array([[0.0, 1.0], [1.0, 0.0]]), 1, np.random.default_rng(0))
+        by_walks = self.settings.label_vectors is None
+        if by_walks:
+            deepwalk(csr_array([[0.0, 1.0], [1.0, 0.0]]), 1, np.random.default_rng(0))
         start = time.perf_counter()
         self.label_vectors(labelled(lesson.train).Y, Run())
         seconds = time.perf_counter() - start
         self.settings = replace(self.settings, walks_per_label=walks)
         bytes_a_point = cost.bytes_a_point + 4 * self.settings.width(self.features)
-        seconds_in_all = seconds * walks * len(cost.rounds)
+        seconds_in_all = seconds * (walks if by_walks else 1) * len(cost.rounds)
         return replace(cost, bytes_a_point=bytes_a_point, seconds=seconds_in_all, lost_seconds=seconds)
 
     def rehearse(self, share: float) -> None:

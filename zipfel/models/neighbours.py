@@ -350,7 +350,8 @@ class NeighbourModel(Model):
     def add_points(self, part: Part) -> float:
         """Remember points without learning; return their distance from the known ones as a multiple of the usual.
 
-        About 1 for points like the remembered ones. New labels become predictable by their points.
+        About 1 for points like the remembered ones. New labels become predictable by their points. The encoder stays
+        as it is: a further `fit` learns.
         """
         (memory, index), part = self.remembered(), labelled(part)
         vectors, some = self.encoded(part), memory.vectors[:: max(1, len(memory) // 1000)]
