@@ -52,7 +52,7 @@ def normalised_information(
     """
     both = np.log(np.maximum(shared, 1).astype(np.float64) / points)  # ln p_yy'; pairs that share no point are 0 below
     alone = np.log(counts.astype(np.float64) / points)  # ln p_y
-    information = np.maximum(both - alone[:, None] - alone[None, :], 0)
+    information = np.maximum(both - (alone[:, None] + alone[None, :]), 0)
     largest = np.maximum(-both, np.finfo(np.float64).tiny)
     return np.where(shared > 0, information / largest, 0.0)
 
