@@ -35,7 +35,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    # with d = 18 s² ln(4 K²), the bound of statement 5 is 1 / (3 s): s such terms are at most 1/3, for any set of labels
+    # with d = 18 s² ln(4 K²), the bound of statement 5 is 1 / (3 s): s such terms are at most 1/3, for any labels
     "s² log K": Case(2, 500, math.ceil(18 * 2**2 * math.log(4 * LABELS**2))),
     # a sum of s vectors has about length √s: of K |S| products with it, none exceeds 1/3 if d = 18 s ln(4 K |S|)
     "s log K|S|": Case(6, 100, math.ceil(18 * 6 * math.log(4 * LABELS * 100))),
