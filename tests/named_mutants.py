@@ -7,6 +7,7 @@ from typing import NamedTuple
 from named_mutants_neighbours import MUTANTS as NEIGHBOURS
 
 GLAS, DECAF, NETWORK = "zipfel/models/glas.py", "zipfel/models/decaf.py", "zipfel/models/decaf_network.py"
+GRAPH, NEGATIVES = "zipfel/labelspace/graph.py", "zipfel/negatives.py"
 GLAS_STEP, DECAF_STEP = "tests/models/test_glas_step.py", "tests/models/test_decaf_step.py"
 
 
@@ -29,13 +30,13 @@ TESTS = {  # of each file, which run then
     "zipfel/labelspace/centroids.py": "tests/labelspace/test_clusters.py",
     "zipfel/labelspace/clusters.py": "tests/labelspace/test_clusters.py",
     "zipfel/labelspace/deepwalk.py": "tests/labelspace/test_deepwalk.py",
-    "zipfel/labelspace/graph.py": "tests/labelspace/test_graph.py",
+    GRAPH: "tests/labelspace/test_graph.py",
     "zipfel/nn/classifiers.py": "tests/nn/test_classifiers.py",
     "zipfel/nn/encoders.py": "tests/nn/test_encoders.py",
     "zipfel/nn/losses.py": "tests/nn/test_losses.py",
     "zipfel/nn/optim.py": "tests/nn/test_optim.py",
     "zipfel/nn/regularizers.py": "tests/nn/test_regularizers.py",
-    "zipfel/negatives.py": "tests/test_negatives.py",
+    NEGATIVES: "tests/test_negatives.py",
 }
 MODELS: dict[str, dict[str, tuple[str, ...]]] = {  # files of a model, and the parts of them that it uses; () for all
     "glas": {
@@ -44,8 +45,8 @@ MODELS: dict[str, dict[str, tuple[str, ...]]] = {  # files of a model, and the p
         "zipfel/nn/losses.py": ("margin", "softmax", "logistic"),
         "zipfel/nn/encoders.py": ("EmbeddingTable", "TransposedBags", "_BagSum", "NormedLinear", "drop_features"),
         "zipfel/nn/classifiers.py": ("OneVsAll",),
-        "zipfel/labelspace/graph.py": ("cooccurrence", "adjacency"),
-        "zipfel/negatives.py": ("sampled_positives", "within", "holds", "hardest"),
+        GRAPH: ("cooccurrence", "adjacency", "normalised_information"),
+        NEGATIVES: ("sampled_positives", "within", "holds", "hardest", "sampled_negatives"),
     },
     "mnn": {
         "zipfel/models/mnn.py": (),
@@ -118,14 +119,92 @@ NAMED = [
         (GLAS_STEP,),
     ),
     Named(
-        "glas", "geometric ignored", GLAS,
-        "adjacency(self.A, labels.cpu().numpy(), self.settings.adjacency)", "adjacency(self.A, labels.cpu().numpy())",
+        "glas", "geometric, pmi and jaccard ignored", GLAS,
+        "adjacency(self.A, labels.cpu().numpy(), self.settings.adjacency, self.points)",
+        "adjacency(self.A, labels.cpu().numpy())",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "pmi without log", GRAPH,
+        "np.maximum(both - (alone[:, None] + alone[None, :]), 0)", "np.exp(both - (alone[:, None] + alone[None, :]))",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "jaccard of the sum in place of the union", GRAPH,
+        "counts[:, None] + counts[None, :] - part", "counts[:, None] + counts[None, :]",
         (GLAS_STEP,),
     ),
     Named(
         "glas", "easiest negatives", GLAS,
-        "hardest(scores[chosen], excluded[chosen], settings.negatives)  # [P, negatives]",
-        "hardest(-scores[chosen], excluded[chosen], settings.negatives)\n        negatives = -negatives",
+        "        return hardest(scores, excluded, count)",
+        "        negatives, mask = hardest(-scores, excluded, count)\n        return -negatives, mask",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "sampled where hardest is set", GLAS,
+        "return hardest(scores, excluded, count)", "return sampled_negatives(scores, excluded, count, generator)",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "hardest where sampled is set", GLAS,
+        "return sampled_negatives(scores, excluded, count, generator)", "return hardest(scores, excluded, count)",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "hardest where all are set", GLAS,
+        "return scores, ~excluded", "return hardest(scores, excluded, count)",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "own labels among all", GLAS,
+        "return scores, ~excluded", "return scores, torch.ones_like(excluded)",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "own labels among the sampled", GLAS,
+        "return sampled_negatives(scores, excluded, count, generator)",
+        "return sampled_negatives(scores, torch.zeros_like(excluded), count, generator)",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "a sample that is not scaled up", NEGATIVES,
+        "mask * (present / mask.sum(dim=1, keepdim=True).clamp_min(1))", "mask",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "the input layer is not normed", GLAS,
+        "(sums if self.length is None else sums * self.factors(self.length))", "sums",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "one norm for all neurons", GLAS,
+        "self.input.gather().norm(dim=0)", "self.input.gather().norm()",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "norms of features in place of neurons", GLAS,
+        "self.input.gather().norm(dim=0)", "self.input.gather().norm(dim=1)",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "norms without a gradient", GLAS,
+        "self.input.gather().norm(dim=0)", "self.input.rows.detach().norm(dim=0)",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "index ignored", GLAS,
+        "if index is None or isinstance(index, ExactIndex):", "if True:",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "index not saved", GLAS,
+        'return vectors if self.index is None else vectors | with_prefix("index.", self.index.state())',
+        "return vectors",
+        (GLAS_STEP,),
+    ),
+    Named(
+        "glas", "preset paper never stops early", GLAS,
+        "min_steps=1, patience=1,", "min_steps=1,",
         (GLAS_STEP,),
     ),
     Named(

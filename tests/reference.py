@@ -308,17 +308,31 @@ def shared_points(truth, a, b):
     return sum(a in right and b in right for right in truth)
 
 
-def adjacency(truth, labels, mean):
+def adjacency(truth, labels, kind):
     """U for a list of labels, from the points of the whole set; 1 of a label with itself."""
     U = [[1.0] * len(labels) for _ in labels]
     for i, a in enumerate(labels):
         for j, b in enumerate(labels):
-            both, ours, theirs = shared_points(truth, a, b), shared_points(truth, a, a), shared_points(truth, b, b)
-            if a != b and mean == "arithmetic":
-                U[i][j] = (both / ours + both / theirs) / 2 if both else 0.0
-            elif a != b:
-                U[i][j] = math.sqrt((both / ours) * (both / theirs)) if both else 0.0
+            if a != b:
+                U[i][j] = adjacency_of_two(truth, a, b, kind)
     return U
+
+
+def adjacency_of_two(truth, a, b, kind):
+    """How close two labels are: 0 where they share no point."""
+    both, ours, theirs = shared_points(truth, a, b), shared_points(truth, a, a), shared_points(truth, b, b)
+    if not both:
+        return 0.0
+    if kind == "arithmetic":
+        return (both / ours + both / theirs) / 2
+    if kind == "geometric":
+        return math.sqrt((both / ours) * (both / theirs))
+    if kind == "jaccard":
+        return both / sum(a in right or b in right for right in truth)
+    if both == len(truth):
+        return 0.0  # every point has both: nothing is told apart
+    p_both, p_ours, p_theirs = both / len(truth), ours / len(truth), theirs / len(truth)
+    return max(0.0, math.log(p_both / (p_ours * p_theirs))) / -math.log(p_both)
 
 
 def label_graph(truth, labels, weighted):

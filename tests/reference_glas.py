@@ -2,7 +2,7 @@
 
 Written from the text of Guo et al. (2019). Weights are rows of numbers by name, as in the model's state: a vector is
 one row, a number one row with one entry. What a step draws at random is given: which features are kept, the sampled
-labels and the pool that negatives are mined from.
+labels, the pool that negatives are mined from, and the order in which they are drawn from it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Batch(NamedTuple):
     filtered: list[set[int]]  # labels that are neither right nor wrong
     sampled: list[int]  # y_1 ... y_B
     pool: list[int]  # labels that a step knows
+    lots: list[list[float]]  # of each point for each label of the pool: who has the highest is drawn
 
 
 def unit(vector: list[float]) -> list[float]:
@@ -35,14 +36,28 @@ def relu(vector: list[float]) -> list[float]:
     return [max(number, 0.0) for number in vector]
 
 
+def input_weights(weights: Weights) -> list[list[float]]:
+    """The weights of the input layer, a row for each feature; normalised where the layer has a length, Sec. 3.1.
+
+    The weight vector of an output neuron has a number for each feature.
+    """
+    rows = weights["embedding.input.rows"]
+    if "embedding.length" not in weights:
+        return rows
+    ((length,),) = weights["embedding.length"]
+    neurons = [[length * w for w in unit(list(neuron))] for neuron in zip(*rows, strict=True)]
+    return [list(row) for row in zip(*neurons, strict=True)]
+
+
 def embedding(x: Point, weights: Weights, nonlinear: bool) -> list[float]:
     """φ(x), Sec. 2.1 and 3.1: linear layers, with a ReLU between them, or after the only one; then of length 1.
 
-    In each layer after the first, weight vectors of all neurons share one length, and have their own directions.
+    In each layer after the first, and in the first where it has a length, weight vectors of all neurons share one
+    length, and have their own directions.
     """
-    (hidden,) = weights["embedding.bias"]
+    (hidden,), rows = weights["embedding.bias"], input_weights(weights)
     for feature, value in x:
-        hidden = [h + value * w for h, w in zip(hidden, weights["embedding.input.rows"][feature], strict=True)]
+        hidden = [h + value * w for h, w in zip(hidden, rows[feature], strict=True)]
     hidden = relu(hidden) if nonlinear else hidden
     layers = sum(name.endswith("directions") for name in weights)
     for number in range(layers):
@@ -81,7 +96,8 @@ def terms(weights: Weights, batch: Batch, U: list[list[float]], settings: Any) -
 def point_loss(x: list[float], i: int, V: list[list[float]], weights: Weights, batch: Batch, settings: Any) -> float:
     """The loss of a point: Eq. (1) or softmax cross-entropy of its sampled label; or (ours) logistic, of all labels.
 
-    Eq. (1) and softmax take as negatives the labels of the pool with the highest scores, as in [25].
+    Eq. (1) and softmax take as negatives all wrong labels of the pool; or those with the highest scores, as in [25]; or
+    some drawn at random, each of which counts as often as there are wrong labels for a drawn one.
     """
     wrong = [label for label in batch.pool if label not in batch.truth[i] | batch.filtered[i]]
     h = {label: dot(x, v) for label, v in enumerate(V)}
@@ -91,11 +107,17 @@ def point_loss(x: list[float], i: int, V: list[list[float]], weights: Weights, b
         chances = [sigmoid(scale * h[label] + offset) for label in right]
         chances += [1 - sigmoid(scale * h[label] + offset) for label in wrong]
         return -sum(math.log(chance) for chance in chances)
-    mined = sorted((h[label] for label in wrong), reverse=True)[: settings.negatives]
+    lots, taken = dict(zip(batch.pool, batch.lots[i], strict=True)), wrong
+    if settings.negative_labels == "hardest":
+        taken = sorted(wrong, key=lambda label: -h[label])[: settings.negatives]
+    elif settings.negative_labels == "sampled":
+        taken = sorted(wrong, key=lambda label: -lots[label])[: settings.negatives]
+    times = len(wrong) / len(taken) if settings.negative_labels == "sampled" and taken else 1
+    own = h[batch.sampled[i]]
     if settings.loss == "margin":
-        return sum(max(0.0, other - h[batch.sampled[i]] + settings.margin) for other in mined)
-    total = sum(math.exp(scale * other) for other in [h[batch.sampled[i]], *mined])
-    return -math.log(math.exp(scale * h[batch.sampled[i]]) / total)
+        return times * sum(max(0.0, h[label] - own + settings.margin) for label in taken)
+    total = math.exp(scale * own) + times * sum(math.exp(scale * h[label]) for label in taken)
+    return -math.log(math.exp(scale * own) / total)
 
 
 def gradients(weights: Weights, batch: Batch, U: list[list[float]], settings: Any, step: float = 1e-5) -> Weights:

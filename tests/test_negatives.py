@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zipfel.negatives import hardest, holds, pooled, sampled_positives, within
+from zipfel.negatives import hardest, holds, pooled, sampled_negatives, sampled_positives, within
 from zipfel.types import Bags
 
 LABELS = 9
@@ -103,6 +103,45 @@ def test_gradients_reach_only_the_hardest():
     values, mask = hardest(scores, torch.tensor([[True, False, False]]), 1)
     (values * mask).sum().backward()
     assert scores.grad.tolist() == [[0.0, 1.0, 0.0]]
+
+
+@given(st.integers(1, 4), st.integers(1, 7), st.integers(1, 9), st.integers(0, 999))
+def test_sampled_negatives_are_drawn_without_replacement_from_those_not_excluded(points, labels, count, seed):
+    generator = seeded(seed)
+    scores = torch.randn(points, labels, generator=generator)  # no two are equal
+    left_out = torch.rand(points, labels, generator=generator) < 0.5
+    values, weights = sampled_negatives(scores, left_out, count, generator)
+    assert values.shape == weights.shape == (points, min(count, labels))
+    for row, out, drawn, weight in zip(scores, left_out, values, weights, strict=True):
+        allowed, taken = set(row[~out].tolist()), drawn[weight > 0].tolist()
+        assert len(set(taken)) == len(taken) == min(count, len(allowed))
+        assert set(taken) <= allowed
+        assert weight.sum().item() == pytest.approx(len(allowed), rel=1e-6)
+        assert len(set(weight[weight > 0].tolist())) <= 1
+
+
+def test_sampled_negatives_are_drawn_uniformly_and_by_the_generator():
+    draws, scores = 6000, torch.arange(5.0).repeat(6000, 1)
+    left_out = torch.tensor([False, True, False, False, False]).repeat(draws, 1)
+    values, weights = sampled_negatives(scores, left_out, 2, seeded())
+    assert (weights == 2).all()  # two of four
+    counts = values.long().flatten().bincount(minlength=5)[[0, 2, 3, 4]]
+    assert ((counts - draws / 2) ** 2 / (draws / 2)).sum().item() < 25
+    again, other = (sampled_negatives(scores, left_out, 2, seeded(seed))[0] for seed in (0, 1))
+    assert torch.equal(values, again)
+    assert not torch.equal(values, other)
+
+
+def test_a_weighted_sum_over_sampled_negatives_estimates_the_sum_over_all():
+    scores, left_out = torch.tensor([[1.0, 2.0, 4.0, 8.0, 100.0]]), torch.tensor([[False] * 4 + [True]])
+    values, weights = sampled_negatives(scores.repeat(20_000, 1), left_out.repeat(20_000, 1), 3, seeded())
+    assert (values * weights).sum(dim=1).mean().item() == pytest.approx(15, rel=0.01)
+
+
+def test_a_point_that_owns_every_label_has_no_sampled_negative():
+    values, weights = sampled_negatives(torch.zeros(1, 3), torch.ones(1, 3, dtype=torch.bool), 2, seeded())
+    assert not weights.any()
+    assert torch.isfinite(values).all()
 
 
 @pytest.mark.parametrize("rows", [[[]], [[], []]])

@@ -63,6 +63,24 @@ def hardest(scores: Tensor, excluded: Tensor, count: int) -> tuple[Tensor, Tenso
     return scores.gather(1, columns), mask
 
 
+def sampled_negatives(
+    scores: Tensor, excluded: Tensor, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Draw `count` of the scores [B, S] not excluded, uniformly and without replacement.
+
+    Returns scores and weights, both [B, min(count, S)]. Of N that are not excluded, n drawn ones weigh N / n each, so
+    that a weighted sum over them is an unbiased estimate of the sum over all; what is drawn beyond N weighs 0.
+    """
+    draws = generator
+    if scores.is_cuda:  # drawn on the GPU, to avoid a transfer
+        draws = torch.Generator(scores.device).manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
+    keys = torch.rand(scores.shape, generator=draws, device=draws.device).masked_fill(excluded, -1)
+    drawn, columns = keys.topk(min(count, scores.shape[1]), dim=1)
+    mask = drawn >= 0
+    present = (~excluded).sum(dim=1, keepdim=True)  # N
+    return scores.gather(1, columns), mask * (present / mask.sum(dim=1, keepdim=True).clamp_min(1))
+
+
 def list_bags(ids: Tensor) -> Bags:
     """Return lists of labels [B, W] (-1 pads) as bags."""
     present = ids >= 0

@@ -55,6 +55,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 BEAM: dict[str, Any] = {**SETTINGS["decaf"], "beam": 4, "module1_epochs": 4, "module1_learning_rate": 0.02}
 MINED: dict[str, Any] = {"negatives": "mined", "rounds": 2, "mined": 10}
 SETTINGS |= {
+    "glas, normed": {**SETTINGS["glas"], "weight_norm": True},
     "mnn, labels": {**SETTINGS["mnn"], "decoder": "labels"},
     "decaf, beam": {**BEAM, "shortlist": "beam"},
     "decaf, parabel": {**BEAM, "shortlist": "parabel"},

@@ -16,6 +16,9 @@ from scipy.sparse import csr_array
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.errors import ConfigError
+from zipfel.index.exact import ExactIndex
+from zipfel.index.hnsw import HnswIndex
+from zipfel.index.ivf import IvfIndex
 from zipfel.models import glas
 from zipfel.models.base import Lesson, settings_of
 from zipfel.models.glas import PRESETS, Glas, GlasSettings
@@ -120,7 +123,7 @@ def labelled_rows(part: Part) -> Part:
 
 
 def drawn_batch(part: Part, rows: list[int], generator: torch.Generator, settings: GlasSettings) -> Batch:
-    """Draw as a step does: which features are kept, then a label of each point, then the pool."""
+    """Draw as a step does: which features are kept, then a label of each point, the pool, and lots of its labels."""
     points, rho = [pairs(part.X, row) for row in rows], 1 - settings.feature_dropout
     kept = [[True] * len(point) for point in points]
     if rho < 1:
@@ -134,7 +137,10 @@ def drawn_batch(part: Part, rows: list[int], generator: torch.Generator, setting
         drawn = torch.randint(LABELS, (settings.pool,), generator=generator).tolist()
         pool = sorted({label for labels in own for label in labels} | set(drawn))
     out = [set() if part.filtered is None else labels_of(part.filtered, row) for row in rows]
-    return Batch(points, kept, [set(labels) for labels in own], out, sampled, pool)
+    lots = torch.zeros(len(rows), len(pool))
+    if settings.negative_labels == "sampled" and settings.loss != "logistic":
+        lots = torch.rand(len(rows), len(pool), generator=generator)
+    return Batch(points, kept, [set(labels) for labels in own], out, sampled, pool, lots.tolist())
 
 
 def adjacency_of(part: Part, batch: Batch, settings: GlasSettings) -> list[list[float]]:
@@ -165,8 +171,9 @@ def assert_same_step(model: Glas, part: Part, captured: Any, rows: list[int], se
 
 ROWS = [0, 1, 4, 5, 9, 17, 30]
 REGULARIZERS = [
-    {"regularizer": "glas"}, {"regularizer": "glas", "adjacency": "geometric"},
+    {"regularizer": "glas"}, *({"regularizer": "glas", "adjacency": kind} for kind in ("geometric", "pmi", "jaccard")),
     {"regularizer": "laplacian"}, {"regularizer": "laplacian", "adjacency": "geometric"},
+    {"regularizer": "laplacian", "adjacency": "pmi"}, {"regularizer": "laplacian", "adjacency": "jaccard"},
     {"regularizer": "spread_out"}, {"regularizer": "gravity"}, {"regularizer": "none"},
 ]  # fmt: skip
 
@@ -179,8 +186,11 @@ def test_a_step_is_that_of_the_paper(part, captured, loss, regularizer):
 
 @pytest.mark.parametrize("nonlinear", [True, False])
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_layers(part, captured, layers, nonlinear):
-    assert_same_step(small(layers=layers, nonlinear=nonlinear), part, captured, ROWS)
+@pytest.mark.parametrize("weight_norm", [True, False])
+def test_layers(part, captured, layers, nonlinear, weight_norm):
+    model = small(layers=layers, nonlinear=nonlinear, weight_norm=weight_norm)
+    assert_same_step(model, part, captured, ROWS)
+    assert ("embedding.length" in dict(model.named_parameters())) == weight_norm
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2, 0.9])
@@ -210,6 +220,42 @@ def test_the_number_of_negatives(part, captured, loss, negatives):
     assert_same_step(small(loss=loss, negatives=negatives), part, captured, ROWS)
 
 
+@pytest.mark.parametrize("kind", ["hardest", "sampled", "all"])
+@pytest.mark.parametrize("loss", ["margin", "softmax", "logistic"])
+@pytest.mark.parametrize(("pool", "negatives"), [(100, 1), (100, 3), (100, 50), (3, 2)])
+def test_kinds_of_negatives(part, captured, kind, loss, pool, negatives):
+    """Only the losses of a sampled label know them: logistic has all labels."""
+    settings = {"loss": loss, "negative_labels": kind, "negatives": negatives, "pool": pool}
+    assert_same_step(small(**settings), part, captured, ROWS)
+
+
+@pytest.mark.parametrize("loss", ["margin", "softmax"])
+def test_kinds_of_negatives_differ_and_a_sample_of_all_is_all_of_them(part, captured, loss):
+    def value(kind: str, negatives: int) -> float:
+        model = small(loss=loss, negative_labels=kind, negatives=negatives, margin=3.0, regularizer="none")
+        return captured(model, Lesson(part)).objective(np.array(ROWS), seeded())[loss].item()
+
+    few = {kind: value(kind, 2) for kind in ("hardest", "sampled", "all")}
+    assert len({round(number, 4) for number in few.values()}) == 3
+    assert few["hardest"] < few["all"]
+    for kind in ("hardest", "sampled", "all"):
+        assert value(kind, LABELS) == pytest.approx(few["all"], rel=1e-5)
+
+
+def test_sampled_negatives_estimate_equation_1(part, captured):
+    """The mean over many draws is the sum over all wrong labels; scores are the same in each, without dropout."""
+    rows, settings = list(range(39)), {"regularizer": "none", "feature_dropout": 0.0}
+    whole = captured(small(negative_labels="all", **settings), Lesson(part)).objective
+    some = captured(small(negative_labels="sampled", **settings), Lesson(part)).objective
+    with torch.no_grad():
+        # a seed draws the same positives for both
+        draws = [[loss(np.array(rows), seeded(seed))["margin"].item() for loss in (whole, some)] for seed in range(300)]
+    exact, estimate = np.array(draws).T
+    error = (estimate - exact).std() / len(draws) ** 0.5
+    assert error < 0.02 * exact.mean()
+    assert abs((estimate - exact).mean()) < 4 * error
+
+
 @pytest.mark.parametrize("loss", ["margin", "softmax", "logistic"])
 def test_filtered_pairs_are_neither_right_nor_wrong(part, captured, loss):
     with_them, without = small(loss=loss, negatives=8), small(loss=loss, negatives=8)
@@ -220,12 +266,14 @@ def test_filtered_pairs_are_neither_right_nor_wrong(part, captured, loss):
     assert not torch.allclose(*gradients)
 
 
-def test_a_point_without_negatives(part, captured):
+@pytest.mark.parametrize("kind", ["hardest", "sampled", "all"])
+def test_a_point_without_negatives(part, captured, kind):
     """All its wrong labels are filtered: it has no loss, and no gradient that is not a number."""
     for loss in ("margin", "softmax", "logistic"):
         everything = part.filtered.toarray()
         everything[0] = 1 - part.Y.toarray()[0]
-        assert_same_step(small(loss=loss), replace(part, filtered=csr_array(everything)), captured, [0, 1])
+        model = small(loss=loss, negative_labels=kind)
+        assert_same_step(model, replace(part, filtered=csr_array(everything)), captured, [0, 1])
 
 
 def test_one_point(part, captured):
@@ -279,9 +327,11 @@ class OneStep(Observer):
 
 
 @pytest.mark.parametrize("loss", ["margin", "softmax", "logistic"])
-def test_fit_takes_that_step_with_adam(part, loss):
+@pytest.mark.parametrize("weight_norm", [False, True])
+def test_fit_takes_that_step_with_adam(part, loss, weight_norm):
     """Adam's first step moves each number by the learning rate against the sign of its gradient."""
-    model, known = small(loss=loss, layers=2, epochs=2, learning_rate=0.01), labelled_rows(part)
+    model = small(loss=loss, layers=2, epochs=2, learning_rate=0.01, weight_norm=weight_norm)
+    known = labelled_rows(part)
     before, run = weights_of(model), Run(seed=4, observer=OneStep())
     steps = len(known) // (len(known) // 10)
     rows = sorted(run.numbers("glas", 0).permutation(len(known))[::steps].tolist())
@@ -316,6 +366,14 @@ def test_the_schedule(part, captured, points, changes, batch_size, epochs):
     asked = captured(model, Lesson(labelled_rows(part).take(np.arange(points))))
     assert asked.schedule == Schedule(epochs, batch_size, 0.03, patience=7, asked=5)
     assert (asked.stage, asked.module, asked.points, asked.validate) == ("glas", model, points, None)
+
+
+def test_the_paper_s_preset_stops_when_validation_ceases_to_improve(part, monkeypatch):
+    figures = iter([0.2, 0.5, 0.5, 0.9])
+    monkeypatch.setattr(glas, "precision_at_1", lambda learner, part: next(figures))
+    model = Glas(FEATURES, LABELS, replace(PRESETS["paper"], dimension=WIDTH), seeded())
+    outcome = model.fit(Lesson(part, validation=part), Run())
+    assert (outcome.epochs, outcome.best_epoch, outcome.best) == (3, 1, 0.5)
 
 
 def test_one_layer_is_the_default_and_two_are_the_papers():
@@ -357,8 +415,9 @@ def test_a_second_fit_starts_from_the_lengths_that_saving_sets_apart(part, captu
 
 @pytest.mark.parametrize("loss", ["margin", "softmax", "logistic"])
 @pytest.mark.parametrize(("layers", "nonlinear"), [(1, True), (1, False), (2, True), (3, True), (2, False)])
-def test_prediction_ranks_by_the_inner_product(part, loss, layers, nonlinear):
-    model = small(loss=loss, layers=layers, nonlinear=nonlinear, feature_dropout=0.9).eval()
+@pytest.mark.parametrize("weight_norm", [False, True])
+def test_prediction_ranks_by_the_inner_product(part, loss, layers, nonlinear, weight_norm):
+    model = small(loss=loss, layers=layers, nonlinear=nonlinear, weight_norm=weight_norm, feature_dropout=0.9).eval()
     (learner,) = model.learners()
     ranking, vectors, weights = learner.rank(part.X, LABELS), learner.encode(part.X), weights_of(model)
     for row in range(POINTS):
@@ -371,8 +430,9 @@ def test_prediction_ranks_by_the_inner_product(part, loss, layers, nonlinear):
 
 
 @pytest.mark.parametrize("loss", ["margin", "softmax", "logistic"])
-def test_a_text_stands_for_a_label_by_its_embedding(part, loss):
-    model = small(loss=loss).eval()
+@pytest.mark.parametrize("weight_norm", [False, True])
+def test_a_text_stands_for_a_label_by_its_embedding(part, loss, weight_norm):
+    model = small(loss=loss, weight_norm=weight_norm).eval()
     texts, weights = part.X[:5], weights_of(model)
     as_labels = {**weights, "classifier.labels.rows": [
         reference_glas.embedding(pairs(texts, row), weights, True) for row in range(5)
@@ -392,6 +452,68 @@ def test_raw_scores_are_linear_in_the_cosine(loss):
     assert learner.classifier.scorer(2, query, learner.index)(query).item() == pytest.approx(
         (scale * cosine + offset).item(), rel=1e-5
     )
+
+
+def test_norms_of_the_input_layer_are_computed_once_for_prediction(part):
+    model = small(weight_norm=True).eval()
+    (learner,) = model.learners()
+    assert learner.encoder.input is model.embedding.input  # weights are shared
+    factors = learner.encoder.factors(model.embedding.length)
+    assert factors is learner.encoder.factors(model.embedding.length)
+    assert model.embedding.fixed is None  # which goes on learning
+    wanted = model.embedding.length / model.embedding.input.rows.norm(dim=0)
+    np.testing.assert_allclose(factors, wanted.detach(), rtol=1e-6)
+    assert small().embedding.prediction_encoder().fixed is None
+
+
+def test_a_model_with_normed_input_is_restored(part):
+    model = small(weight_norm=True, layers=2).eval()
+    restored = Glas.restored(FEATURES, LABELS, model.settings, model.tensors())
+    assert torch.equal(restored.learners()[0].encode(part.X), model.learners()[0].encode(part.X))
+
+
+KINDS = [("ivf", IvfIndex), ("hnsw", HnswIndex)]
+
+
+@pytest.mark.parametrize(("kind", "index"), KINDS)
+def test_an_index_is_built_after_training_and_saved(part, kind, index):
+    model = small(index=kind, clusters=4, probes=1, epochs=1)
+    model.fit(Lesson(part, validation=part), Run())
+    (learner,), tensors = model.learners(), model.tensors()
+    assert isinstance(learner.index, index)
+    assert [name for name in tensors.serve if name.startswith("index.")]
+    restored = Glas.restored(FEATURES, LABELS, model.settings, tensors)
+    (again,) = restored.learners()
+    assert isinstance(again.index, index)
+    np.testing.assert_array_equal(again.rank(part.X, 3).ids, learner.rank(part.X, 3).ids)
+    assert restored.tensors().all.keys() == tensors.all.keys()
+    restored.add_labels(2, seeded())
+    assert isinstance(restored.learners()[0].index, ExactIndex)  # until they are learned
+
+
+def test_an_ivf_index_searches_the_clusters_that_it_visits(part):
+    """Its recall is reported, and with all clusters it ranks as exact search does."""
+    rankings, recalls = [], []
+    for changes in ({}, {"index": "ivf", "clusters": 4, "probes": 4}, {"index": "ivf", "clusters": 4, "probes": 1}):
+        model = small(epochs=1, **changes)
+        model.fit(Lesson(part), Run())
+        (learner,) = model.learners()
+        rankings.append(learner.rank(part.X, LABELS))
+        recalls.append(learner.recall(part.X, 1))
+    assert recalls[:2] == [None, 1]
+    assert 0 < recalls[2] < 1
+    np.testing.assert_array_equal(rankings[0].ids, rankings[1].ids)
+    assert (rankings[2].ids < 0).any()  # labels of other clusters
+
+
+def test_labels_are_searched_exactly_by_default(part):
+    for preset in PRESETS.values():
+        assert preset.index == "exact"
+    model = small(epochs=1)
+    model.fit(Lesson(part), Run())
+    assert model.index is None
+    assert isinstance(model.learners()[0].index, ExactIndex)
+    assert not [name for name in model.tensors().all if name.startswith("index.")]
 
 
 # --- Beginning, and growing -------------------------------------------------------------------------------------------
@@ -430,6 +552,25 @@ def test_new_features_leave_the_others_and_the_choice_of_a_relu(part):
     assert model.embedding.nonlinear
 
 
+def test_a_normed_input_layer_starts_as_the_other_does():
+    """Its length is the norm that columns start with; and no number of the table is drawn differently."""
+    model = Glas(5000, LABELS, GlasSettings(dimension=20, weight_norm=True), seeded())
+    other = Glas(5000, LABELS, GlasSettings(dimension=20), seeded())
+    assert model.embedding.length.item() == pytest.approx(250**0.5)
+    np.testing.assert_allclose(model.embedding.factors(model.embedding.length).detach(), 1, rtol=0.06)
+    assert torch.equal(model.embedding.input.rows, other.embedding.input.rows)
+    assert torch.equal(model.classifier.labels.rows, other.classifier.labels.rows)
+
+
+def test_new_features_of_a_normed_input_layer_change_no_answer(part):
+    model = small(weight_norm=True, layers=2).eval()
+    before = model.learners()[0].encode(part.X)
+    model.add_features(4, seeded(1))
+    assert not model.embedding.input.rows[FEATURES:].any()
+    wider = csr_array((part.X.data, part.X.indices, part.X.indptr), shape=(POINTS, FEATURES + 4))
+    np.testing.assert_allclose(model.learners()[0].encode(wider), before, atol=1e-6)
+
+
 def test_new_labels_leave_the_others():
     model = small()
     before = model.classifier.labels.rows.clone()
@@ -447,6 +588,9 @@ def test_the_paper_s_settings():
     assert (paper.loss, paper.nonlinear, paper.layers, paper.dimension) == ("margin", True, 2, 1024)
     assert paper.margin > 0
     assert paper.min_steps == 1  # as many steps as these epochs have
+    assert paper.negative_labels == "all"  # line 14 of Algorithm 2: scores of all of V
+    assert paper.weight_norm  # Sec. 3.1: in each layer
+    assert paper.patience == 1  # "when evaluation accuracy ceases to improve"
 
 
 def test_fast_takes_half_the_steps_at_twice_the_rate():
@@ -473,6 +617,8 @@ def test_fast_takes_half_the_steps_at_twice_the_rate():
         ("min_steps", 1, 0, "at least 1"),
         ("learning_rate", 0.1, 0.0, "above 0"),
         ("patience", 1, 0, "at least 1"),
+        ("clusters", 1, 0, "at least 1"),
+        ("probes", 1, 0, "at least 1"),
     ],
 )
 def test_ranges_of_settings(name, allowed, refused, message):

@@ -90,6 +90,24 @@ def test_softmax_by_hand():
     assert losses.softmax(torch.zeros(1), torch.zeros(1, 3), torch.zeros(1, 3, dtype=torch.bool)).item() == 0
 
 
+def test_weights_of_negatives_by_hand():
+    """A pair with weight 3 counts as three equal ones; one with weight 0 is left out."""
+    positive, negatives = torch.tensor([0.9, 0.1]), torch.tensor([[0.8, 0.2], [0.1, 0.4]])
+    weights = torch.tensor([[3.0, 1.0], [0.0, 2.0]])
+    assert losses.margin(positive, negatives, 0.2, weights).item() == pytest.approx((0.3 + 1.0) / 2)
+    equal = losses.softmax(torch.zeros(1), torch.zeros(1, 2), torch.tensor([[3.0, 0.0]]))
+    assert equal.item() == pytest.approx(math.log(4))
+
+
+@pytest.mark.parametrize("weights", [torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.bool)])
+def test_without_negatives_a_loss_is_0_and_has_no_gradient(weights):
+    for loss in (lambda p, n: losses.margin(p, n, 0.2, weights), lambda p, n: losses.softmax(p, n, weights)):
+        positive, negatives = torch.zeros(1, requires_grad=True), torch.ones(1, 2, requires_grad=True)
+        value = loss(positive, negatives)
+        value.backward()
+        assert (value.item(), positive.grad.tolist(), negatives.grad.tolist()) == (0, [0], [[0, 0]])
+
+
 def test_logistic_by_hand():
     scores, targets = torch.tensor([[0.0, math.log(3)]]), torch.tensor([[1.0, 0.0]])
     assert losses.logistic(scores, targets).item() == pytest.approx(math.log(2) + math.log(4))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-Mean = Literal["arithmetic", "geometric"]
+Adjacency = Literal["arithmetic", "geometric", "pmi", "jaccard"]
 
 
 def cooccurrence(Y: csr_array) -> csr_array:
@@ -16,20 +16,45 @@ def cooccurrence(Y: csr_array) -> csr_array:
     return csr_array(Y.T @ Y)
 
 
-def adjacency(A: csr_array, labels: NDArray[np.int64], mean: Mean = "arithmetic") -> NDArray[np.float32]:
+def adjacency(
+    A: csr_array, labels: NDArray[np.int64], kind: Adjacency = "arithmetic", points: int = 0
+) -> NDArray[np.float32]:
     """Return the block of U for a batch of labels, [S, S], GLaS Eq. (3); only this block is ever dense.
 
     arithmetic: half of A Z⁻¹ + Z⁻¹ A, the mean of the two conditional frequencies.  geometric: A_yy' / √(A_yy A_y'y').
+    jaccard: A_yy' / (A_yy + A_y'y' − A_yy'), points with both labels among those with either.  pmi: see
+    `normalised_information`, which needs `points`, the number of training points.
+
     Z is the diagonal of A over all training points. A label without points has U = 1 with itself and 0 with others.
     """
     part: NDArray[np.float32] = A[labels][:, labels].toarray().astype(np.float32)
     counts = np.maximum(part.diagonal(), 1)  # the batch's entries of Z
-    if mean == "arithmetic":
+    if kind == "arithmetic":
         part *= (1 / counts[:, None] + 1 / counts[None, :]) / 2
-    else:
+    elif kind == "geometric":
         part /= np.sqrt(counts[:, None] * counts[None, :])
+    elif kind == "jaccard":
+        part /= counts[:, None] + counts[None, :] - part
+    else:
+        part = normalised_information(part, counts, points).astype(np.float32)
     part[labels[:, None] == labels[None, :]] = 1
     return part
+
+
+def normalised_information(
+    shared: NDArray[np.float32], counts: NDArray[np.float32], points: int
+) -> NDArray[np.float64]:
+    """Return max(0, ln(p_yy' / (p_y p_y'))) / −ln p_yy', [S, S]: pointwise mutual information, from 0 to 1.
+
+    shared: [S, S] points that have both labels.  counts: [S] points of each label.  Divided by its largest possible
+    value (Bouma, 2009), so that it can be the inner product of unit vectors: 1 if labels only come together, 0 if they
+    meet no more often than by chance, or never, or on every point.
+    """
+    both = np.log(np.maximum(shared, 1).astype(np.float64) / points)  # ln p_yy'; pairs that share no point are 0 below
+    alone = np.log(counts.astype(np.float64) / points)  # ln p_y
+    information = np.maximum(both - (alone[:, None] + alone[None, :]), 0)
+    largest = np.maximum(-both, np.finfo(np.float64).tiny)
+    return np.where(shared > 0, information / largest, 0.0)
 
 
 def label_graph(Y: csr_array, weighted: bool = False) -> csr_array:

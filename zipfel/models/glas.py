@@ -7,7 +7,9 @@ in labelspace/graph.py. V is [labels, d] here, and d × K in the paper.
 
 from __future__ import annotations
 
+import copy
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,8 +25,9 @@ from torch import Tensor, nn
 from zipfel.config import Settings, Span, setting
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
+from zipfel.index import Index, Kind, build_index, load_index
 from zipfel.index.exact import ExactIndex, all_products
-from zipfel.labelspace.graph import Mean, adjacency, cooccurrence
+from zipfel.labelspace.graph import Adjacency, adjacency, cooccurrence
 from zipfel.models.base import Abilities, Lesson, Model
 from zipfel.models.learner import (
     CosineClassifier,
@@ -36,11 +39,11 @@ from zipfel.models.learner import (
     precision_at_1,
     validation_of,
 )
-from zipfel.negatives import hardest, holds, sampled_positives
+from zipfel.negatives import hardest, holds, sampled_negatives, sampled_positives
 from zipfel.nn import losses, regularizers
 from zipfel.nn.classifiers import OneVsAll
 from zipfel.nn.encoders import EmbeddingTable, Encoder, NormedLinear, drop_features, unique_ids
-from zipfel.training.run import Run, State
+from zipfel.training.run import Run, State, part_of, with_prefix
 from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import Bags
 
@@ -58,11 +61,15 @@ class GlasSettings(Settings):
         "ReLU between layers, or after the only one; none: if features are fewer than 4 d",
         search=[None, False, True],
     )
+    weight_norm: bool = setting(False, "weight normalisation of the input layer too; others always have it")
     loss: Literal["margin", "softmax", "logistic"] = setting(
         "logistic", "Eq. (1), softmax (Sec. 4), or (ours) one-vs-all", search=["logistic", "softmax"]
     )
     margin: float = setting(0.2, "c of Eq. (1)", at_least=0)
-    negatives: int = setting(8, "hardest wrong labels that a point is trained against (margin, softmax)", at_least=1)
+    negative_labels: Literal["hardest", "sampled", "all"] = setting(
+        "hardest", "wrong labels of the pool that a sampled label is trained against (margin, softmax)"
+    )
+    negatives: int = setting(8, "how many wrong labels, unless all (margin, softmax)", at_least=1)
     pool: int = setting(50_000, "labels drawn for a step besides its points' own; all if there are fewer", at_least=1)
     scale: float | None = setting(None, "factor of cosines in softmax and logistic; none: 2.5 ln L", above=0)
     regularizer: Literal["glas", "spread_out", "laplacian", "gravity", "none"] = setting(
@@ -71,7 +78,9 @@ class GlasSettings(Settings):
     regularizer_weight: float = setting(
         1000.0, "λ, the weight of the regularizer", at_least=0, was="strength", search=Span(1, 10_000, log=True)
     )
-    adjacency: Mean = setting("arithmetic", "mean of the two conditional frequencies in U")
+    adjacency: Adjacency = setting(
+        "arithmetic", "U: mean of the two conditional frequencies; or pmi (normalised), jaccard"
+    )
     feature_dropout: float = setting(
         0.1, "1 − ρ, share of features dropped", at_least=0, below=1, was="keep: 1 - keep", search=Span(0, 0.5)
     )
@@ -86,6 +95,10 @@ class GlasSettings(Settings):
         0.002, "highest learning rate", above=0, was="rate", search=Span(0.0003, 0.01, log=True)
     )
     patience: int = setting(10, "epochs without a better validation after which training stops", at_least=1)
+    index: Kind = setting("exact", "how labels are searched: exact, ivf (by clusters) or hnsw")
+    clusters: int | None = setting(None, "of an ivf index; none: about the root of the labels", at_least=1)
+    probes: int | None = setting(None, "clusters that a search of an ivf index visits; none: 64", at_least=1)
+    deterministic: bool = setting(True, "false builds the index on all cores, with a different result each time")
 
     def has_relu(self, features: int) -> bool:
         """Whether the embedding is non-linear; if the setting is open, only where a linear one would be too poor.
@@ -98,8 +111,8 @@ class GlasSettings(Settings):
 
 PRESETS: dict[str, GlasSettings] = {
     "paper": GlasSettings(
-        layers=2, nonlinear=True, loss="margin", regularizer_weight=10, feature_dropout=0.2, batch_size=4096, epochs=10,
-        min_steps=1,
+        layers=2, nonlinear=True, weight_norm=True, loss="margin", negative_labels="all", regularizer_weight=10,
+        feature_dropout=0.2, batch_size=4096, epochs=10, min_steps=1, patience=1,
     ),
     "default": GlasSettings(),
     "fast": GlasSettings(epochs=2, min_steps=200, learning_rate=0.004),
@@ -107,13 +120,20 @@ PRESETS: dict[str, GlasSettings] = {
 
 
 class Embedding(Encoder):
-    """φ: sparse features to a unit vector (Sec. 2.1 and 3.1)."""
+    """φ: sparse features to a unit vector (Sec. 2.1 and 3.1).
+
+    With `weight_norm`, the input layer is g T / ‖T_j‖ for its table T: one trainable length g, and a direction for each
+    neuron j, a column of the table.
+    """
 
     def __init__(self, features: int, settings: GlasSettings, generator: torch.Generator) -> None:
         super().__init__()
         d = settings.dimension
         self.nonlinear = settings.has_relu(features)
         self.input = EmbeddingTable(features, d, generator, std=d**-0.5)
+        # g starts at the norm that columns have, so that φ starts as it does without normalisation
+        self.length = nn.Parameter(torch.tensor(math.sqrt(features / d))) if settings.weight_norm else None
+        self.fixed: Tensor | None = None  # `factors` for prediction, where they do not change
         self.bias = nn.Parameter(torch.zeros(d))
         self.layers = nn.ModuleList(NormedLinear(d, d, generator) for _ in range(settings.layers - 1))
 
@@ -123,13 +143,29 @@ class Embedding(Encoder):
 
     def unscaled(self, points: Bags) -> Tensor:
         """Return φ(x) before it is divided by its length, [B, d]."""
-        hidden = self._activated(self.input(points) + self.bias)
+        sums = self.input(points)
+        hidden = self._activated((sums if self.length is None else sums * self.factors(self.length)) + self.bias)
         for layer in self.layers:
             hidden = self._activated(layer(hidden)) if layer is not self.layers[-1] else layer(hidden)
         return hidden.float()
 
     def _activated(self, hidden: Tensor) -> Tensor:
         return F.relu(hidden) if self.nonlinear else hidden
+
+    def factors(self, length: Tensor) -> Tensor:
+        """Return g / ‖T_j‖ of each neuron, [d]: a pass over the table, and in training a gradient of all its rows."""
+        if self.fixed is not None:
+            return self.fixed
+        return length / self.input.gather().norm(dim=0).clamp_min(1e-12)
+
+    def prediction_encoder(self) -> Embedding:
+        """Return the same embedding, sharing its weights, with the norms of the input layer computed once."""
+        if self.length is None:
+            return self
+        encoder = copy.copy(self)
+        with torch.no_grad():
+            encoder.fixed = self.factors(self.length)
+        return encoder
 
 
 class Glas(Model):
@@ -143,6 +179,7 @@ class Glas(Model):
         super().__init__(features, labels, settings, generator)
         self.embedding = Embedding(features, settings, generator)
         self.classifier = OneVsAll(labels, settings.dimension, True, generator, settings.scale)
+        self.index: Index | None = None  # of the label vectors; None: they are searched exactly
 
     @classmethod
     def abilities(cls, settings: GlasSettings) -> Abilities:
@@ -160,15 +197,18 @@ class Glas(Model):
         """Learn from train, and keep the epoch with the best P@1 on validation."""
         settings = self.settings
         self.classifier.restore_lengths()
+        self.index = None  # validation searches exactly
         train_part = labelled(lesson.train)
-        self.A = cooccurrence(train_part.Y)  # of all of train, not of a batch
+        self.A, self.points = cooccurrence(train_part.Y), len(train_part)  # of all of train, not of a batch
         batch_size = max(1, min(settings.batch_size, len(train_part) // 10))
         epochs = max(settings.epochs, math.ceil(settings.min_steps * batch_size / len(train_part)))
         schedule = Schedule(
             epochs, batch_size, settings.learning_rate, patience=settings.patience, asked=settings.epochs
         )
         validate = validation_of(lesson.validation, lambda part: precision_at_1(self.learners()[0], part))
-        return train(run, "glas", self, train_part.draws, partial(self.loss, train_part), schedule, validate)
+        outcome = train(run, "glas", self, train_part.draws, partial(self.loss, train_part), schedule, validate)
+        self._build_index(run)
+        return outcome
 
     def loss(self, part: Part, rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
         """Return the terms of a step: lines 11 to 18 of Algorithm 2."""
@@ -182,7 +222,12 @@ class Glas(Model):
         own = holds(positives, pool)  # [B, S]
         excluded = own if part.filtered is None else own | holds(bags(part.filtered, rows).to(device), pool)
         columns = torch.searchsorted(pool, labels)
-        terms: dict[str, Tensor] = {settings.loss: self._data_term(scores, own, excluded, chosen, columns)}
+        if settings.loss == "logistic":
+            data = self._one_vs_all(scores, own, excluded)
+        else:
+            negatives, weights = self._negatives(scores[chosen], excluded[chosen], generator)
+            data = self._data_term(scores[chosen, columns], negatives, weights)
+        terms: dict[str, Tensor] = {settings.loss: data}
         if settings.regularizer != "none" and settings.regularizer_weight:
             terms[settings.regularizer] = settings.regularizer_weight * self._regularizer(vectors, V[columns], labels)
         return terms
@@ -195,16 +240,25 @@ class Glas(Model):
         drawn = torch.randint(count, (self.settings.pool,), generator=generator).to(device)
         return unique_ids(torch.cat([positives.ids, drawn]))[0]
 
-    def _data_term(self, scores: Tensor, own: Tensor, excluded: Tensor, chosen: Tensor, columns: Tensor) -> Tensor:
-        """Return the loss (1), or softmax, of a sampled positive against the hardest negatives; or one-vs-all."""
-        settings, scale = self.settings, self.classifier.scale
-        if settings.loss == "logistic":
-            return losses.logistic(scale * scores + self.classifier.offset, own.float(), own | ~excluded)
-        positive = scores[chosen, columns]  # [P]
-        negatives, mask = hardest(scores[chosen], excluded[chosen], settings.negatives)  # [P, negatives]
-        if settings.loss == "margin":
-            return losses.margin(positive, negatives, settings.margin, mask)
-        return losses.softmax(scale * positive, scale * negatives, mask)
+    def _one_vs_all(self, scores: Tensor, own: Tensor, excluded: Tensor) -> Tensor:
+        """Return the logistic loss of all labels of the pool; own labels count even if they are filtered."""
+        classifier = self.classifier
+        return losses.logistic(classifier.scale * scores + classifier.offset, own.float(), own | ~excluded)
+
+    def _negatives(self, scores: Tensor, excluded: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return the scores of wrong labels that points are trained against, and how much each counts, [P, n]."""
+        kind, count = self.settings.negative_labels, self.settings.negatives
+        if kind == "all":
+            return scores, ~excluded
+        if kind == "sampled":
+            return sampled_negatives(scores, excluded, count, generator)
+        return hardest(scores, excluded, count)
+
+    def _data_term(self, positive: Tensor, negatives: Tensor, weights: Tensor) -> Tensor:
+        """Return the loss (1), or softmax, of sampled positives [P] against negatives [P, n] with weights [P, n]."""
+        if self.settings.loss == "margin":
+            return losses.margin(positive, negatives, self.settings.margin, weights)
+        return losses.softmax(self.classifier.scale * positive, self.classifier.scale * negatives, weights)
 
     def _regularizer(self, vectors: Tensor, V: Tensor, labels: Tensor) -> Tensor:
         kind = self.settings.regularizer
@@ -212,16 +266,28 @@ class Glas(Model):
             return regularizers.spread_out(V)
         if kind == "gravity":
             return regularizers.gravity(vectors, V)
-        U = torch.from_numpy(adjacency(self.A, labels.cpu().numpy(), self.settings.adjacency)).to(V.device)
+        block = adjacency(self.A, labels.cpu().numpy(), self.settings.adjacency, self.points)
+        U = torch.from_numpy(block).to(V.device)
         return regularizers.glas(V, U) if kind == "glas" else regularizers.laplacian(V, U)
+
+    def _build_index(self, run: Run) -> None:
+        """Index the label vectors, unless they are searched exactly."""
+        settings, start = self.settings, time.perf_counter()
+        if settings.index == "exact":
+            return
+        vectors, how = self.classifier.composed(), (settings.deterministic, settings.clusters, settings.probes)
+        self.index = build_index(settings.index, vectors, run.seed, *how)
+        run.observer.made("index", time.perf_counter() - start, "labels")
 
     # --- Prediction --------------------------------------------------------------------------------------------------
 
     def learners(self) -> Sequence[Learner]:
-        """Return one learner: φ, exact search among the unit label vectors, and the score of a cosine."""
-        vectors = self.classifier.composed()
+        """Return one learner: φ, search among the unit label vectors, and the score of a cosine."""
+        vectors, index = self.classifier.composed(), self.index
+        if index is None or isinstance(index, ExactIndex):  # the model may have been moved
+            index = ExactIndex(vectors)
         classifier = CosineClassifier(vectors, self.score, self.raw)
-        return [Learner(self.embedding, ExactIndex(vectors), classifier, vectors.device)]
+        return [Learner(self.embedding.prediction_encoder(), index, classifier, vectors.device)]
 
     def score(self, cosines: Tensor) -> Tensor:
         """Return scores in [0, 1], in the order of the cosines."""
@@ -239,26 +305,34 @@ class Glas(Model):
     @torch.no_grad()
     def text_scores(self, predictor: Predictor, X: csr_array, Z: csr_array) -> Tensor:
         """Return the scores of labels known by their texts [n, features] only, [B, n]: φ(z) stands for v."""
-        queries = learner_of(predictor).encode(X)
-        return self.score(all_products(queries, self.embedding(bags(Z).to(queries.device))))
+        learner = learner_of(predictor)
+        return self.score(all_products(learner.encode(X), learner.encode(Z)))
 
     # --- Saving and new labels ---------------------------------------------------------------------------------------
 
     def more_tensors(self) -> State:
-        """Return label vectors of unit length, ready for prediction, and the lengths that learning needs."""
-        return {"classifier.labels.rows": self.classifier.composed(), **self.classifier.lengths()}
+        """Return label vectors of unit length, ready for prediction, the lengths that learning needs, and the index."""
+        vectors = {"classifier.labels.rows": self.classifier.composed(), **self.classifier.lengths()}
+        return vectors if self.index is None else vectors | with_prefix("index.", self.index.state())
 
     def take_tensors(self, more: State) -> None:
-        """Take the lengths."""
+        """Take the lengths and the index."""
         self.classifier.stored_lengths = more["classifier.lengths"]
+        if state := part_of(more, "index."):
+            self.index = load_index(self.settings.index, state, self.classifier.composed())
 
     def add_features(self, count: int, generator: torch.Generator) -> None:
-        """Append features with random vectors; the choice of a ReLU stays."""
-        self.embedding.input.grow(count, generator, std=self.settings.dimension**-0.5)
+        """Append features with random vectors; the choice of a ReLU stays.
+
+        With weight normalisation they start at 0: longer columns would turn the weights of all other features down.
+        """
+        std = 0.0 if self.settings.weight_norm else self.settings.dimension**-0.5
+        self.embedding.input.grow(count, generator, std)
         self.settings = replace(self.settings, nonlinear=self.embedding.nonlinear)
         self.features += count
 
     def add_labels(self, count: int, generator: torch.Generator) -> None:
-        """Append labels with random vectors."""
+        """Append labels with random vectors; until they are learned, all labels are searched exactly."""
         self.classifier.grow(count, generator)
+        self.index = None
         self.label_count += count

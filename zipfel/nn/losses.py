@@ -20,24 +20,25 @@ LOWEST = -(2.0**99)  # the score of excluded labels, since −∞ would make gra
 Reduction = Literal["max", "mean", "sum"]
 
 
-def margin(positive: Tensor, negatives: Tensor, c: float, mask: Tensor | None = None) -> Tensor:
-    """Margin loss, GLaS Eq. (1), with one sampled positive y and negatives y': mean of Σ_y' [h_y' − h_y + c]₊.
+def margin(positive: Tensor, negatives: Tensor, c: float, weights: Tensor | None = None) -> Tensor:
+    """Margin loss, GLaS Eq. (1), with one sampled positive y and negatives y': mean of Σ_y' w_y' [h_y' − h_y + c]₊.
 
-    positive: [B] scores h_y.  negatives: [B, S] scores h_y'.  mask: [B, S], False excludes a pair.
+    positive: [B] scores h_y.  negatives: [B, S] scores h_y'.  weights: [B, S], 0 or False excludes a pair; the weights
+    of a sample of the negatives make its sum an estimate of that over all. Without weights, w = 1.
     """
     hinge = (negatives - positive[:, None] + c).clamp_min(0)  # [B, S]
-    if mask is not None:
-        hinge = hinge * mask
+    if weights is not None:
+        hinge = hinge * weights
     return hinge.sum(dim=1).mean()
 
 
-def softmax(positive: Tensor, negatives: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Softmax cross-entropy of a sampled positive against negatives: mean of −h_y + ln Σ exp h over both.
+def softmax(positive: Tensor, negatives: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Softmax cross-entropy of a sampled positive y against negatives y': mean of −h_y + ln(e^h_y + Σ_y' w_y' e^h_y').
 
-    positive: [B].  negatives: [B, S].  mask: [B, S], False excludes a pair.
+    positive: [B].  negatives: [B, S].  weights: [B, S], as in `margin`.
     """
-    if mask is not None:
-        negatives = negatives.masked_fill(~mask, -torch.inf)
+    if weights is not None:
+        negatives = negatives + weights.log()
     scores = torch.cat([positive[:, None], negatives], dim=1)  # [B, 1 + S]
     return (scores.logsumexp(dim=1) - positive).mean()
 
