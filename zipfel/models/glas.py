@@ -156,7 +156,8 @@ class Embedding(Encoder):
         """Return g / ‖T_j‖ of each neuron, [d]: a pass over the table, and in training a gradient of all its rows."""
         if self.fixed is not None:
             return self.fixed
-        return length / self.input.gather().norm(dim=0).clamp_min(1e-12)
+        norms: Tensor = self.input.gather().norm(dim=0)
+        return length / norms.clamp_min(1e-12)
 
     def prediction_encoder(self) -> Embedding:
         """Return the same embedding, sharing its weights, with the norms of the input layer computed once."""

@@ -225,7 +225,7 @@ class NeighbourModel(Model):
 
     name: ClassVar[str]  # of the stage that learns
     held_out = 0.2  # to choose the vote on; learned from in a second round
-    train_only = ("points.X.*",)
+    train_only: ClassVar[tuple[str, ...]] = ("points.X.*",)
     encoder: Encoder
     settings: NeighbourSettings
 
