@@ -15,6 +15,7 @@ LEARNER = "zipfel/models/learner.py"
 MNN_STEP, DXML_STEP = ("tests/models/test_mnn_step.py",), ("tests/models/test_dxml_step.py",)
 MNN_TESTS = ("tests/models/test_mnn.py",)
 INCREMENTAL = ("tests/models/test_dxml_incremental.py",)
+DXML_TESTS = ("tests/models/test_dxml.py",)
 
 MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     (
@@ -708,12 +709,39 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
         DXML_STEP,
     ),
     (
+        "dxml", "mutual information below 0 kept", GRAPH,
+        "kept = weights > 0",
+        "kept = weights > -1e9",
+        DXML_TESTS,
+    ),
+    (
+        "dxml", "mutual information without the other label's count", GRAPH,
+        "(counts[A.row] * counts[A.col])",
+        "counts[A.row]",
+        DXML_TESTS,
+    ),
+    (
+        "dxml", "weight of neighbours ignored", WALKS,
+        "own + weight * _unit(",
+        "own + _unit(",
+        DXML_TESTS,
+    ),
+    (
+        "dxml", "neighbours not scaled to length 1", WALKS,
+        "weight * _unit(np.asarray(graph @ own, dtype=np.float32))",
+        "weight * np.asarray(graph @ own, dtype=np.float32)",
+        DXML_TESTS,
+    ),
+    (
+        "dxml", "graph weighs even where vectors have room for all labels", DXML,
+        "GRAPH_WEIGHT if Y.shape[1] > width else 0.0",
+        "GRAPH_WEIGHT",
+        DXML_TESTS,
+    ),
+    (
         "dxml", "given graph ignored", DXML,
-        (
-            'label_graph(Y, settings.weighted_edges) if settings.graph is None else self.given_graph('
-            'Y.shape[1])'
-        ),
-        "label_graph(Y, settings.weighted_edges)",
+        "if settings.graph is not None:",
+        "if settings.graph == 0:",
         DXML_STEP,
     ),
     (
