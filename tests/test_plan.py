@@ -430,7 +430,9 @@ def test_the_time_of_a_first_import_is_not_multiplied_by_the_walks(data, monkeyp
         return original(graph, *others)
 
     monkeypatch.setattr(dxml, "deepwalk", slow_at_first)
-    made = plan.plan(data, "dxml", settings={**small("dxml"), "label_vectors": None, "walks_per_label": 30}, device="cpu")
+    made = plan.plan(
+        data, "dxml", settings={**small("dxml"), "label_vectors": None, "walks_per_label": 30}, device="cpu"
+    )
     assert labels == [2, 20, 20]  # a tiny graph first; then the walk that is timed, and that of the rehearsal
     assert made.training_seconds is not None
     assert made.training_seconds < 10
@@ -444,7 +446,9 @@ def test_the_time_of_walks_is_counted_for_each_walk_and_round(data, monkeypatch)
         return original(*args, **more)
 
     monkeypatch.setattr(dxml, "deepwalk", slow)
-    made = plan.plan(data, "dxml", settings={**small("dxml"), "label_vectors": None, "walks_per_label": 10}, device="cpu")
+    made = plan.plan(
+        data, "dxml", settings={**small("dxml"), "label_vectors": None, "walks_per_label": 10}, device="cpu"
+    )
     assert made.training_seconds is not None
     assert 2 * 10 * 0.2 < made.training_seconds < 2 * 2 * 10 * 0.2  # two rounds, as the vote is chosen on validation
 
