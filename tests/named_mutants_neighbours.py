@@ -739,6 +739,12 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
         DXML_TESTS,
     ),
     (
+        "dxml", "labels not orthogonal where there is room", WALKS,
+        "if len(own) <= dimension:",
+        "if len(own) < 0:",
+        DXML_TESTS,
+    ),
+    (
         "dxml", "given graph ignored", DXML,
         "if settings.graph is not None:",
         "if settings.graph == 0:",

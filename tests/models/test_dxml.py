@@ -266,13 +266,19 @@ def unit(vector: list[float]) -> list[float]:
 def test_smoothed_vectors_equal_loops(weight):
     graph = [[0, 3, 1], [3, 0, 0], [1, 0, 0], [0, 0, 0]]
     edges = csr_array(np.array([[*row, 0] for row in graph], dtype=np.float32))
-    own = random_directions(4, 5, np.random.default_rng(7)).tolist()
+    own = random_directions(4, 3, np.random.default_rng(7)).tolist()
     wanted = []
     for label, row in enumerate(graph):
-        near = [sum(edge * own[other][i] for other, edge in enumerate(row)) for i in range(5)]
+        near = [sum(edge * own[other][i] for other, edge in enumerate(row)) for i in range(3)]
         near = unit(near) if any(near) else near
         wanted.append(unit([a + weight * b for a, b in zip(own[label], near, strict=True)]))
-    np.testing.assert_allclose(smoothed(edges, 5, np.random.default_rng(7), weight), wanted, atol=1e-6)
+    np.testing.assert_allclose(smoothed(edges, 3, np.random.default_rng(7), weight), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("dimension", [4, 6])
+def test_labels_are_orthogonal_where_there_is_room_for_all(dimension):
+    V = smoothed(pmi_graph(FOUR), dimension, np.random.default_rng(0), weight=0.0)
+    np.testing.assert_allclose(V @ V.T, np.eye(4), atol=1e-6)
 
 
 def test_the_graph_weighs_half_where_labels_are_more_than_dimensions():

@@ -87,13 +87,16 @@ def extended(V: NDArray[np.float32], graph: csr_array, numbers: np.random.Genera
 def smoothed(graph: csr_array, dimension: int, numbers: np.random.Generator, weight: float) -> NDArray[np.float32]:
     """Return unit label vectors, [L, dimension]: a random direction of a label's own, and `weight` of its neighbours'.
 
-    It is what one step of many walks would gather, without the walks. A weight of 0 leaves random directions.
+    It is what one step of many walks would gather, without the walks. A weight of 0 leaves random directions, which
+    are orthogonal to each other as long as dimensions have room for that.
 
     >>> graph = csr_array(np.array([[0, 1], [1, 0]], dtype=np.float32))
     >>> np.allclose(*smoothed(graph, 3, np.random.default_rng(0), weight=1.0))
     True
     """
     own = random_directions(graph.shape[0], dimension, numbers)
+    if len(own) <= dimension:
+        own = np.linalg.qr(own.T)[0].T
     return _unit(own + weight * _unit(np.asarray(graph @ own, dtype=np.float32)))
 
 
