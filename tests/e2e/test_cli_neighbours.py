@@ -74,7 +74,7 @@ def test_random_label_vectors_need_no_file(zipfel_command, planted, tmp_path):
     words = ["--model", "dxml", *SMALL["dxml"], "--set", "label_vectors=random"]
     outcome = zipfel_command("train", planted, "--out", tmp_path / "run", *words)
     assert outcome.code == 0, outcome.err
-    settings = json.loads((tmp_path / "run" / "model.json").read_text())["settings"]
+    settings = json.loads((tmp_path / "run" / "model" / "model.json").read_text())["settings"]
     assert settings["label_vectors"] == "random"
 
 
