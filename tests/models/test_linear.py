@@ -20,7 +20,7 @@ from zipfel.data.text import Tfidf
 from zipfel.errors import ConfigError
 from zipfel.models import linear_solvers
 from zipfel.models.base import Lesson, settings_of
-from zipfel.models.linear import SLOPE, Linear, LinearPredictor, best_of
+from zipfel.models.linear import SLOPE, Linear, LinearPredictor, LinearSettings, best_of
 from zipfel.models.linear_solvers import (
     Objective,
     Weights,
@@ -332,6 +332,12 @@ def test_mining_comes_close_to_all_points(data):
     ]
     every, mined = (tagger.rank(data.test.X, 3).ids for tagger in taggers)
     assert (every[:, 0] == mined[:, 0]).mean() > 0.9
+
+
+@pytest.mark.parametrize(("labels", "mined"), [(10, 50), (5000, 50), (12_345, 123), (20_000, 200), (10**6, 200)])
+def test_a_hundredth_of_the_labels_is_mined(labels, mined):
+    assert LinearSettings().mined_of(labels) == mined
+    assert LinearSettings(mined=7).mined_of(labels) == 7
 
 
 # --- Ranking ----------------------------------------------------------------------------------------------------------

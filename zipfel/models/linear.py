@@ -64,8 +64,16 @@ class LinearSettings(Settings):
         "auto", "points that a label is solved against: all, mined ones, or auto: mined on a CPU if data is large"
     )
     rounds: int = setting(3, "how often labels are solved, each time against more mined negatives", at_least=1)
-    mined: int = setting(100, "labels, best ranked first, that each point becomes a negative of in a round", at_least=1)
+    mined: int | None = setting(
+        None,
+        "best ranked labels that each point becomes a negative of in a round; none: a hundredth of all, 50 to 200",
+        at_least=1,
+    )
     min_weight: float = setting(0.02, "smaller weights are dropped", at_least=0)
+
+    def mined_of(self, labels: int) -> int:
+        """Return `mined` for so many labels: the more labels, the more of them are confused with each other."""
+        return min(max(50, labels // 100), 200) if self.mined is None else self.mined
 
 
 PRESETS: dict[str, LinearSettings] = {
@@ -227,7 +235,7 @@ class Linear(Model):
         if self.solves_at_once:
             self.take(run.stage("linear", lambda: kept(self.solved_at_once(part, run, None)), "points"))
             return
-        all_points, mined = self.needs_no_mining(part), self.settings.mined
+        all_points, mined = self.needs_no_mining(part), self.settings.mined_of(self.label_count)
         if all_points:
             negatives = everywhere(part)
         elif negatives is None:
