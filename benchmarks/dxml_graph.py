@@ -86,4 +86,7 @@ if __name__ == "__main__":
     parser.add_argument("--preset", default="default")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--device", default="auto")
-    main(parser.parse_args())
+    asked = parser.parse_args()
+    if unknown := set(asked.arms.split(",")) - set(ARMS):
+        parser.error(f"unknown arms {', '.join(sorted(unknown))}; known are {', '.join(ARMS)}")
+    main(asked)
