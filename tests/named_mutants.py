@@ -30,6 +30,7 @@ TESTS = {  # of each file, which run then
     "zipfel/labelspace/centroids.py": "tests/labelspace/test_clusters.py",
     "zipfel/labelspace/clusters.py": "tests/labelspace/test_clusters.py",
     "zipfel/labelspace/deepwalk.py": "tests/labelspace/test_deepwalk.py",
+    "zipfel/labelspace/vectors.py": "tests/labelspace/test_vectors.py",
     GRAPH: "tests/labelspace/test_graph.py",
     "zipfel/nn/classifiers.py": "tests/nn/test_classifiers.py",
     "zipfel/nn/encoders.py": "tests/nn/test_encoders.py",
@@ -57,7 +58,8 @@ MODELS: dict[str, dict[str, tuple[str, ...]]] = {  # files of a model, and the p
     "dxml": {
         "zipfel/models/dxml.py": (),
         "zipfel/labelspace/deepwalk.py": (),
-        "zipfel/labelspace/graph.py": ("label_graph",),
+        "zipfel/labelspace/vectors.py": (),
+        "zipfel/labelspace/graph.py": ("label_graph", "pmi_graph"),
         "zipfel/nn/losses.py": ("smooth_l1",),
         "zipfel/nn/optim.py": ("Sgd",),
     },

@@ -10,11 +10,13 @@ ENCODERS = "zipfel/nn/encoders.py"
 OPTIM = "zipfel/nn/optim.py"
 GRAPH = "zipfel/labelspace/graph.py"
 WALKS = "zipfel/labelspace/deepwalk.py"
+VECTORS = "zipfel/labelspace/vectors.py"
 IVF = "zipfel/index/ivf.py"
 LEARNER = "zipfel/models/learner.py"
 MNN_STEP, DXML_STEP = ("tests/models/test_mnn_step.py",), ("tests/models/test_dxml_step.py",)
 MNN_TESTS = ("tests/models/test_mnn.py",)
 INCREMENTAL = ("tests/models/test_dxml_incremental.py",)
+VECTORS_TESTS = ("tests/labelspace/test_vectors.py",)
 DXML_TESTS = ("tests/models/test_dxml.py",)
 
 MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
@@ -721,16 +723,16 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
         DXML_TESTS,
     ),
     (
-        "dxml", "weight of neighbours ignored", WALKS,
+        "dxml", "weight of neighbours ignored", VECTORS,
         "own + weight * _unit(",
         "own + _unit(",
-        DXML_TESTS,
+        VECTORS_TESTS,
     ),
     (
-        "dxml", "neighbours not scaled to length 1", WALKS,
+        "dxml", "neighbours not scaled to length 1", VECTORS,
         "weight * _unit(np.asarray(graph @ own, dtype=np.float32))",
         "weight * np.asarray(graph @ own, dtype=np.float32)",
-        DXML_TESTS,
+        VECTORS_TESTS,
     ),
     (
         "dxml", "graph weighs even where vectors have room for all labels", DXML,
@@ -739,10 +741,10 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
         DXML_TESTS,
     ),
     (
-        "dxml", "labels not orthogonal where there is room", WALKS,
+        "dxml", "labels not orthogonal where there is room", VECTORS,
         "if len(own) <= dimension:",
         "if len(own) < 0:",
-        DXML_TESTS,
+        VECTORS_TESTS,
     ),
     (
         "dxml", "given graph ignored", DXML,
@@ -871,19 +873,19 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
         INCREMENTAL,
     ),
     (
-        "dxml", "new label gets zeros", WALKS,
+        "dxml", "new label gets zeros", VECTORS,
         "new[~alone] *= (length / lengths[~alone])[:, None]",
         "new[~alone] = 0",
         INCREMENTAL,
     ),
     (
-        "dxml", "new label not of the usual length", WALKS,
+        "dxml", "new label not of the usual length", VECTORS,
         "    new[~alone] *= (length / lengths[~alone])[:, None]\n",
         "",
         INCREMENTAL,
     ),
     (
-        "dxml", "new isolated label gets zeros", WALKS,
+        "dxml", "new isolated label gets zeros", VECTORS,
         "random_directions(int(alone.sum()), V.shape[1], numbers) * length",
         "0",
         INCREMENTAL,

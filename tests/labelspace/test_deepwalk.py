@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import reference_neighbours as slow
 from scipy.sparse import csr_array
 
 from zipfel.errors import ConfigError, DataError
 from zipfel.labelspace import deepwalk as module
-from zipfel.labelspace.deepwalk import Walks, deepwalk, extended, random_walks
+from zipfel.labelspace.deepwalk import Walks, deepwalk, random_walks
 
 
 def graph_of(labels, *edges):
@@ -185,42 +184,6 @@ def test_one_edge():
     vectors = deepwalk(graph_of(2, (0, 1, 1)), 8, np.random.default_rng(0))
     assert np.isfinite(vectors).all()
     assert (np.linalg.norm(vectors, axis=1) > 0).all()
-
-
-def new_labels(known, labels, seed=0):
-    """Return vectors of known labels, and a graph of these and new ones; the last new label has no neighbours."""
-    numbers = np.random.default_rng(seed)
-    V = numbers.standard_normal((known, 5)).astype(np.float32) * numbers.uniform(0.5, 2, (known, 1)).astype(np.float32)
-    upper = np.triu(numbers.integers(0, 4, (labels, labels)) * (numbers.random((labels, labels)) < 0.4), 1)
-    upper[:, -1] = 0
-    return V, csr_array((upper + upper.T).astype(np.float32))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_new_labels_are_placed_by_their_known_neighbours(seed):
-    V, graph = new_labels(9, 14, seed)
-    found = extended(V, graph, np.random.default_rng(0))
-    assert (found.shape, found.dtype) == ((14, 5), np.float32)
-    assert np.array_equal(found[:9], V)
-    length, placed = np.median(np.linalg.norm(V, axis=1)), 0
-    for label in range(9, 14):
-        row = graph[[label]].toarray()[0, :9]
-        wanted = slow.dxml_new_vector(V.tolist(), [(other, row[other]) for other in np.flatnonzero(row)])
-        if wanted is not None:
-            placed += 1
-            np.testing.assert_allclose(found[label], wanted, rtol=1e-4, atol=1e-5)
-        assert np.linalg.norm(found[label]) == pytest.approx(length, rel=1e-4)
-    assert 2 <= placed <= 4
-    other = extended(V, graph, np.random.default_rng(1))
-    assert (other[13] != found[13]).all()  # a random direction
-    assert np.array_equal(other[:9], V)
-
-
-def test_neighbours_that_cancel_out_leave_a_random_direction():
-    V = np.array([[2, 0], [-2, 0]], dtype=np.float32)
-    found = extended(V, graph_of(3, (0, 2, 1), (1, 2, 1)), np.random.default_rng(0))
-    assert np.linalg.norm(found[2]) == pytest.approx(2, rel=1e-5)
-    assert np.array_equal(extended(V, graph_of(2, (0, 1, 1)), np.random.default_rng(0)), V)  # no new label
 
 
 def test_a_walk_of_one_label_teaches_nothing_and_harms_nothing():

@@ -17,8 +17,9 @@ from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats.edges import read_edges
 from zipfel.errors import ConfigError, DataError
 from zipfel.index.ivf import IvfIndex
-from zipfel.labelspace.deepwalk import Walks, deepwalk, random_directions, smoothed
+from zipfel.labelspace.deepwalk import Walks, deepwalk
 from zipfel.labelspace.graph import label_graph, pmi_graph
+from zipfel.labelspace.vectors import smoothed
 from zipfel.models import dxml
 from zipfel.models.base import settings_of
 from zipfel.models.dxml import PRESETS, Dxml, DxmlSettings, Network, given_vectors, means_of_labels, whitened
@@ -256,29 +257,6 @@ def test_the_graph_of_mutual_information_is_worked_by_hand():
     near, nearer = math.log(12 / 9), math.log(2)
     wanted = [[0, near, 0, 0], [near, 0, 0, 0], [0, 0, 0, nearer], [0, 0, nearer, 0]]
     np.testing.assert_allclose(pmi_graph(FOUR).toarray(), wanted, rtol=1e-6)
-
-
-def unit(vector: list[float]) -> list[float]:
-    return [x / math.sqrt(sum(y * y for y in vector)) for x in vector]
-
-
-@pytest.mark.parametrize("weight", [0.0, 0.5, 2.0])
-def test_smoothed_vectors_equal_loops(weight):
-    graph = [[0, 3, 1], [3, 0, 0], [1, 0, 0], [0, 0, 0]]
-    edges = csr_array(np.array([[*row, 0] for row in graph], dtype=np.float32))
-    own = random_directions(4, 3, np.random.default_rng(7)).tolist()
-    wanted = []
-    for label, row in enumerate(graph):
-        near = [sum(edge * own[other][i] for other, edge in enumerate(row)) for i in range(3)]
-        near = unit(near) if any(near) else near
-        wanted.append(unit([a + weight * b for a, b in zip(own[label], near, strict=True)]))
-    np.testing.assert_allclose(smoothed(edges, 3, np.random.default_rng(7), weight), wanted, atol=1e-6)
-
-
-@pytest.mark.parametrize("dimension", [4, 6])
-def test_labels_are_orthogonal_where_there_is_room_for_all(dimension):
-    V = smoothed(pmi_graph(FOUR), dimension, np.random.default_rng(0), weight=0.0)
-    np.testing.assert_allclose(V @ V.T, np.eye(4), atol=1e-6)
 
 
 def test_the_graph_weighs_half_where_labels_are_more_than_dimensions():

@@ -25,8 +25,9 @@ from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.data.formats.edges import read_edges
 from zipfel.errors import DataError
-from zipfel.labelspace.deepwalk import Walks, deepwalk, extended, random_directions, smoothed
+from zipfel.labelspace.deepwalk import Walks, deepwalk
 from zipfel.labelspace.graph import label_graph, pmi_graph
+from zipfel.labelspace.vectors import extended, random_directions, smoothed
 from zipfel.models.base import Cost, Lesson
 from zipfel.models.learner import labelled
 from zipfel.models.neighbours import NeighbourModel, NeighbourSettings
