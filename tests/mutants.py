@@ -122,7 +122,7 @@ def mutants_of(model: str, file: str, numbers: random.Random) -> Iterator[Mutant
     """Yield all mutants of a model's file, or of the parts of it that the model uses."""
     source = (ROOT / file).read_bytes()
     starts = [0, *(place + 1 for place, byte in enumerate(source) if byte == ord("\n"))]  # of lines
-    parts, tests = MODELS[model][file], tuple(dict.fromkeys([STEPS[model], TESTS[file]]))
+    parts, tests = MODELS[model][file], tuple(dict.fromkeys([*STEPS[model], TESTS[file]]))
     used = [part for part in ast.parse(source).body if not parts or getattr(part, "name", None) in parts]
     for node, parameters in nodes(ast.Module(used, []), []):
         of_call = call_changes(node, parameters, numbers) if isinstance(node, ast.Call) else ()

@@ -12,11 +12,11 @@ GLAS_STEP, DECAF_STEP = "tests/models/test_glas_step.py", "tests/models/test_dec
 
 
 STEPS = {  # tests of a model as a whole, which run first
-    "glas": GLAS_STEP,
-    "mnn": "tests/models/test_mnn.py",
-    "dxml": "tests/models/test_dxml.py",
-    "lightdxml": "tests/models/test_lightdxml.py",
-    "decaf": DECAF_STEP,
+    "glas": (GLAS_STEP,),
+    "mnn": ("tests/models/test_mnn_step.py", "tests/models/test_mnn.py"),
+    "dxml": ("tests/models/test_dxml_step.py", "tests/models/test_dxml.py", "tests/models/test_dxml_incremental.py"),
+    "lightdxml": ("tests/models/test_lightdxml.py",),
+    "decaf": (DECAF_STEP,),
 }
 TESTS = {  # of each file, which run then
     GLAS: "tests/models/test_settings.py",

@@ -28,7 +28,7 @@ def found(monkeypatch, tmp_path) -> set[tuple[str, str, str]]:
     (tmp_path / "module.py").write_text(MODULE)
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
     monkeypatch.setattr(mutants, "MODELS", {"one": {"module.py": ()}})
-    monkeypatch.setattr(mutants, "STEPS", {"one": "step.py"})
+    monkeypatch.setattr(mutants, "STEPS", {"one": ("step.py",)})
     monkeypatch.setattr(mutants, "TESTS", {"module.py": "tests.py"})
     return {(one.kind, one.old, one.new) for one in mutants.mutants_of("one", "module.py", random.Random(0))}
 
@@ -67,7 +67,7 @@ def test_named_mutants_still_apply(one):
 
 
 def test_files_and_tests_exist():
-    paths = [*mutants.TESTS, *mutants.TESTS.values(), *mutants.STEPS.values()]
+    paths = [*mutants.TESTS, *mutants.TESTS.values(), *(test for tests in mutants.STEPS.values() for test in tests)]
     assert [path for path in paths if not Path(mutants.ROOT / path).exists()] == []
     for files in mutants.MODELS.values():
         for file, parts in files.items():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 
 from zipfel.errors import ConfigError
 from zipfel.models.base import BUILT_IN, model_class, settings_of
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "presets.json"
 PRESETS = [(model, preset) for model in BUILT_IN for preset in model_class(model).presets]
 RENAMED = {
     "glas": {
@@ -37,6 +40,17 @@ RENAMED = {
 }  # fmt: skip
 CONVERSIONS = {"keep": "1 - keep", "targets": "true for white, false for raw"}
 NAMES = [(model, old, new) for model, names in RENAMED.items() for old, new in names.items()]
+
+
+def presets() -> dict[str, dict[str, object]]:
+    """Return all values of all presets; `python tests/models/test_settings.py` writes them to the file."""
+    named = ((f"{model} {preset}", model_class(model).presets[preset]) for model, preset in PRESETS)
+    return {name: json.loads(json.dumps(dataclasses.asdict(settings))) for name, settings in named}
+
+
+def test_presets_change_only_on_purpose():
+    """Figures in ledgers belong to these values. After a change on purpose, write the file anew."""
+    assert presets() == json.loads(GOLDEN.read_text())
 
 
 @pytest.mark.parametrize(("model", "preset"), PRESETS)
@@ -72,3 +86,7 @@ def test_every_old_name_is_listed_here(model):
 def test_a_removed_setting_is_unknown(model):
     with pytest.raises(ConfigError, match=r"^unknown setting 'keep'; (?!it is now called)"):
         settings_of(model, changes={"keep": 0.9})
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps(presets(), indent=1) + "\n")
