@@ -213,6 +213,15 @@ def test_the_labels_decoder_is_fitted_and_saved_and_refuses_points_without_learn
         tagger.partial_fit(X, Y)
 
 
+def test_a_saved_model_votes_as_before(tmp_path):
+    X, Y = planted()
+    tagger = Tagger("mnn", settings={"dimension": 16, "epochs": 2}, device="cpu").fit(X, Y)
+    tagger.save(tmp_path / "model")
+    before, after = tagger.rank(X, 8), Tagger.load(tmp_path / "model", device="cpu").rank(X, 8)
+    assert np.array_equal(before.ids, after.ids)
+    assert np.array_equal(before.scores, after.scores)
+
+
 @pytest.mark.parametrize(("labels", "draws"), [(1, 10), (6, 10), (10, 6), (19, 3), (100, 3)])
 def test_points_with_many_labels_get_fewer_negatives(labels, draws):
     own = Bags(torch.arange(4 * labels), torch.ones(4 * labels), torch.arange(0, 4 * labels + 1, labels))

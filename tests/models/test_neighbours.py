@@ -32,6 +32,7 @@ from zipfel.models.neighbours import (
     Vote,
     chosen_vote,
     mean_distance,
+    not_among,
     widened,
 )
 from zipfel.tagger import Tagger
@@ -216,14 +217,16 @@ def test_a_vote_holds_vectors_and_labels_of_points():
 
 
 def test_the_scorer_of_a_label_returns_its_share_of_the_vote():
-    vote, truth = drawn_vote()
-    query = torch.nn.functional.normalize(torch.randn(1, 8, generator=torch.Generator().manual_seed(1)))
-    shares = dict(reference.vote(query[0].tolist(), vote.vectors.tolist(), truth, 15, 10, 4.0))
-    assert {share is None for share in shares.values()} == {True, False}
-    for label, share in shares.items():
-        score = vote.scorer(label, query, ExactIndex(vote.vectors))
-        assert score(query).item() == pytest.approx(share or 0.0, rel=1e-4, abs=1e-7)
-        assert score(query / 2).item() == pytest.approx((share or 0.0) / 2, rel=1e-4, abs=1e-7)  # linear
+    vote, truth = drawn_vote(seed=1)
+    drawn = torch.nn.functional.normalize(torch.randn(1, 8, generator=torch.Generator().manual_seed(1)))
+    assert truth[0]  # the first point votes on the second query, which is near it
+    for query in (drawn, torch.nn.functional.normalize(drawn + 3 * vote.vectors[:1])):
+        shares = dict(reference.vote(query[0].tolist(), vote.vectors.tolist(), truth, 15, 10, 4.0))
+        assert {share is None for share in shares.values()} == {True, False}
+        for label, share in shares.items():
+            score = vote.scorer(label, query, ExactIndex(vote.vectors))
+            assert score(query).item() == pytest.approx(share or 0.0, rel=1e-4, abs=1e-7)
+            assert score(query / 2).item() == pytest.approx((share or 0.0) / 2, rel=1e-4, abs=1e-7)  # linear
 
 
 # --- Memory -----------------------------------------------------------------------------------------------------------
@@ -235,6 +238,14 @@ def remembered(points=4, labels=3, features=5, seed=0):
     Y = csr_array((numbers.random((points, labels)) < 0.5).astype(np.float32))
     vectors = torch.from_numpy(numbers.standard_normal((points, 2)).astype(np.float32))
     return Memory(vectors, Y, X)
+
+
+def test_points_that_are_remembered_are_not_held_out_again():
+    memory, more = remembered(4), remembered(3, seed=1)
+    mixed = Part(csr_array(np.concatenate([more.Y.toarray(), memory.Y.toarray()[1:3]])),
+                 X=csr_array(np.concatenate([more.X.toarray(), memory.X.toarray()[1:3]])))  # fmt: skip
+    np.testing.assert_array_equal(not_among(mixed, memory).X.toarray(), more.X.toarray())
+    assert not_among(mixed, None) is mixed
 
 
 def test_a_memory_is_restored_from_its_tensors():
@@ -341,6 +352,16 @@ def tagger(model: str, data: Dataset) -> Tagger:
 def quality(tagger: Tagger, part: Part) -> float:
     values = metrics.measure(tagger.rank(part.X, 5), part.Y)
     return values["P@1"] + values["P@3"] + values["P@5"]
+
+
+def test_without_points_to_choose_on_the_vote_is_the_given_or_the_usual_one(tagger):
+    learner, nothing = tagger.model_.learners()[0], Part(csr_array((0, 1)), X=csr_array((0, 1)))
+    assert chosen_vote(learner, NeighbourSettings(neighbours=9, sharpness=7), nothing) == (9, 7.0)
+    assert chosen_vote(learner, NeighbourSettings(), nothing) == (20, 4.0)
+
+
+def test_the_vote_is_chosen_among_those_of_the_ledgers():
+    assert (neighbours.NEIGHBOURS, neighbours.SHARPNESS) == ((5, 10, 20, 40, 80), (1, 4, 10, 30))
 
 
 def test_the_chosen_vote_is_the_best_on_validation(tagger, data):
