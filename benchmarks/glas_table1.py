@@ -34,7 +34,7 @@ from zipfel.models.learner import precision_at_1
 from zipfel.training.progress import Event, Observer
 from zipfel.training.run import Run
 
-GRID = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
+GRID = (1.0, 10.0, 100.0, 1000.0, 10_000.0, 100_000.0)
 TUNED = ("glas", "spread_out", "laplacian", "gravity")
 ARMS: dict[str, dict[str, Any]] = {
     "none": {"regularizer": "none"},

@@ -588,7 +588,7 @@ def test_the_paper_s_settings():
     assert (paper.loss, paper.nonlinear, paper.layers, paper.dimension) == ("margin", True, 2, 1024)
     assert paper.margin > 0
     assert paper.min_steps == 1  # as many steps as these epochs have
-    assert paper.negative_labels == "all"  # line 14 of Algorithm 2: scores of all of V
+    assert paper.negative_labels == "hardest"  # stochastic negative mining [25]
     assert paper.weight_norm  # Sec. 3.1: in each layer
     assert paper.patience == 1  # "when evaluation accuracy ceases to improve"
 

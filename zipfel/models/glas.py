@@ -111,8 +111,8 @@ class GlasSettings(Settings):
 
 PRESETS: dict[str, GlasSettings] = {
     "paper": GlasSettings(
-        layers=2, nonlinear=True, weight_norm=True, loss="margin", negative_labels="all", regularizer_weight=10,
-        feature_dropout=0.2, batch_size=4096, epochs=10, min_steps=1, patience=1,
+        layers=2, nonlinear=True, weight_norm=True, loss="margin", regularizer_weight=10, feature_dropout=0.2,
+        batch_size=4096, epochs=10, min_steps=1, learning_rate=0.008, patience=1,
     ),
     "default": GlasSettings(),
     "fast": GlasSettings(epochs=2, min_steps=200, learning_rate=0.004),
