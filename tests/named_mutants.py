@@ -206,7 +206,7 @@ NAMED = [
     ),
     Named(
         "glas", "preset paper never stops early", GLAS,
-        "min_steps=1, patience=1,", "min_steps=1,",
+        "learning_rate=0.008, patience=1,", "learning_rate=0.008,",
         (GLAS_STEP,),
     ),
     Named(

@@ -181,6 +181,24 @@ def test_the_paper_preset_is_that_of_sec_4_1():
     assert paper.neighbours is None  # k is chosen on validation
 
 
+@pytest.mark.parametrize(("features", "share"), [(999, 0.35), (1000, 0.5)])
+def test_few_features_are_dropped_less(features, share):
+    assert DxmlSettings().dropped_share(features) == share
+    assert DxmlSettings(feature_dropout=0.0).dropped_share(features) == 0.0
+
+
+def test_training_drops_the_usual_share_of_features(monkeypatch):
+    shares = set()
+
+    def spy(points: Any, dropout: float, generator: torch.Generator) -> Any:
+        shares.add(dropout)
+        return points
+
+    monkeypatch.setattr(dxml, "drop_features", spy)
+    fitted(planted(), feature_dropout=None)
+    assert shares == {0.35}
+
+
 # --- Algorithms 1 and 2 -----------------------------------------------------------------------------------------------
 
 

@@ -616,9 +616,9 @@ def test_points_are_remembered_and_texts_are_not_read(model):
         assert model_class(model).abilities(settings_of(model, preset)) == Abilities(remembers_points=True)
 
 
-@pytest.mark.parametrize(("features", "width"), [(10, 16), (300, 100), (30_000, None)])
+@pytest.mark.parametrize(("features", "width"), [(10, 16), (300, 150), (30_000, None)])
 def test_the_width_of_vectors_follows_the_number_of_features(model, features, width):
-    """A third of the features, at least 16 and at most the model's usual width."""
+    """Half of the features, at least 16 and at most the model's usual width."""
     settings = settings_of(model)
     assert settings.dimension is None
     resolved = model_class(model).resolved(settings, features)
@@ -699,3 +699,16 @@ def test_a_completed_model_has_as_many_points_as_after_training(model, data, mon
     assert torch.equal(rehearsed.memory.vectors, vectors[torch.arange(points) % len(some)])
     assert rehearsed.memory.Y.shape == (points, data.sizes.labels)
     assert rehearsed.predictor().rank(data.test.X, 5).ids.shape == (len(data.test), 5)
+
+
+def test_a_saved_model_keeps_its_width_when_the_rule_for_it_changes(model, data, tmp_path, monkeypatch):
+    settings = {name: value for name, value in MODELS[model].items() if name != "dimension"}
+    tagger = Tagger(model, settings={**settings, "epochs": 1}, device="cpu").fit_dataset(data)
+    tagger.save(tmp_path / "model")
+    width = tagger.model_.memory.vectors.shape[1]
+    monkeypatch.setattr(NeighbourSettings, "width", lambda own, features: own.dimension or 5)
+    loaded = Tagger.load(tmp_path / "model", device="cpu")
+    assert loaded.model_.settings.dimension == width != 5
+    assert np.array_equal(loaded.rank(data.test.X, 3).ids, tagger.rank(data.test.X, 3).ids)
+    loaded.set_params(warm_start=True).fit_dataset(data)
+    assert loaded.model_.memory.vectors.shape[1] == width

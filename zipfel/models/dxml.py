@@ -38,6 +38,7 @@ from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import Bags
 
 SMOOTHED, RANDOM = "smoothed", "random"  # kinds of label vectors besides DeepWalk's; random ones are the control
+FEW_FEATURES = 1000  # below which fewer of them are dropped: docs/papers/dxml.md
 GRAPH_WEIGHT = 0.5  # of a label's neighbours in its smoothed vector, where labels are more than dimensions
 
 
@@ -45,7 +46,7 @@ GRAPH_WEIGHT = 0.5  # of a label's neighbours in its smoothed vector, where labe
 class DxmlSettings(NeighbourSettings):
     """Settings of DXML. Defaults are ours, chosen on validation; the preset `paper` has those of Sec. 4.1."""
 
-    largest_dimension = 300
+    largest_dimension = 600
     hidden_size: int = setting(256, "width of the hidden layer", at_least=1, was="hidden", search=[128, 256, 512])
     nonlinear: bool = setting(True, "ReLU behind the hidden layer")
     linear_path: bool = setting(True, "a linear path beside the hidden layer", was="straight")
@@ -73,8 +74,13 @@ class DxmlSettings(NeighbourSettings):
     walk_softmax: Literal["negatives", "hierarchical"] = setting("negatives", "how skip-gram approximates its softmax")
     walk_negatives: int = setting(5, "wrong labels drawn for each predicted one (negatives)", at_least=1)
     walk_passes: int = setting(1, "passes of skip-gram over the walks", at_least=1)
-    feature_dropout: float = setting(
-        0.35, "share of features dropped", at_least=0, below=1, was="keep: 1 - keep", search=Span(0, 0.6)
+    feature_dropout: float | None = setting(
+        None,
+        "share of features dropped; none: 0.5, or 0.35 if features are fewer than 1,000",
+        at_least=0,
+        below=1,
+        was="keep: 1 - keep",
+        search=[None, 0.0, 0.2, 0.35, 0.6],
     )
     dropout: float = setting(0.0, "share of the last layer's outputs that a step drops", at_least=0, below=1)
     optimizer: Literal["adam", "sgd"] = setting("adam", "sgd: momentum 0.9, weight decay 0.0005", was="optimiser")
@@ -86,6 +92,12 @@ class DxmlSettings(NeighbourSettings):
         0.002, "highest learning rate", above=0, was="rate", search=Span(0.0005, 0.01, log=True)
     )
     summed: bool = setting(False, "a step's loss is the sum over its points, as Eq. (3), not the mean")
+
+    def dropped_share(self, features: int) -> float:
+        """Return the share of features that training drops. Few features say too much each to drop half of them."""
+        if self.feature_dropout is not None:
+            return self.feature_dropout
+        return 0.35 if features < FEW_FEATURES else 0.5
 
     def walks(self) -> Walks:
         """Return the settings of DeepWalk."""
@@ -156,6 +168,7 @@ class Dxml(NeighbourModel):
     """The network f_x, and the points that vote."""
 
     name = "dxml"
+    width_of = "encoder.output.weight", 0
     presets: ClassVar[Mapping[str, Settings]] = PRESETS
     train_only = (*NeighbourModel.train_only, "labels.V")
     settings: DxmlSettings
@@ -203,8 +216,10 @@ class Dxml(NeighbourModel):
             settings.epochs, batch_size, settings.learning_rate, fixed=optimizer == "sgd", optimizer=optimizer
         )
 
+        dropout = settings.dropped_share(self.features)
+
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
-            points = drop_features(bags(part.X, rows).to(self.device()), settings.feature_dropout, generator)
+            points = drop_features(bags(part.X, rows).to(self.device()), dropout, generator)
             vectors = self.encoder(points, generator)
             mean = losses.smooth_l1(vectors, targets[rows].to(vectors.device))
             return {"smooth_l1": mean * len(rows) if settings.summed else mean}

@@ -71,6 +71,7 @@ class Mnn(NeighbourModel):
     """The two networks f_x and f_y, and the points that vote; or, with decoder=labels, no points."""
 
     name = "mnn"
+    width_of = "encoder.table.rows", 1
     presets: ClassVar[Mapping[str, Settings]] = PRESETS
     train_only = (*NeighbourModel.train_only, "label_encoder.*")  # a vote needs no f_y
     settings: MnnSettings

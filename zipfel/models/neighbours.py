@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from zipfel.models.learner import (
     rank_held_out,
     sorted_ranking,
 )
-from zipfel.models.saving import sparse_matrix, sparse_tensors
+from zipfel.models.saving import Tensors, sparse_matrix, sparse_tensors
 from zipfel.nn.encoders import Encoder
 from zipfel.training.run import Run, State, part_of, with_prefix
 from zipfel.training.trainer import Outcome
@@ -56,7 +56,7 @@ class NeighbourSettings(Settings):
 
     largest_dimension: ClassVar[int]
     dimension: int | None = setting(
-        None, "width of vectors; none: up to a third of the features", at_least=1, search=[None, 150, 300, 600]
+        None, "width of vectors; none: up to half of the features", at_least=1, search=[None, 150, 300, 600]
     )
     neighbours: int | None = setting(None, "points that vote; none: chosen on validation", at_least=1)
     sharpness: float | None = setting(None, "power of cosines in the vote; none: by validation", at_least=0)
@@ -68,9 +68,9 @@ class NeighbourSettings(Settings):
     def width(self, features: int) -> int:
         """Return the width of vectors for this many features.
 
-        A third of the features is enough where they are few, and the cost of a search is proportional to the width.
+        Half of the features is enough where they are few, and the cost of a search is proportional to the width.
         """
-        return self.dimension or max(16, min(self.largest_dimension, features // 3))
+        return self.dimension or max(16, min(self.largest_dimension, features // 2))
 
     def build_index(self, vectors: Tensor, seed: int) -> Index:
         """Return an index over vectors."""
@@ -224,6 +224,7 @@ class NeighbourModel(Model):
     """
 
     name: ClassVar[str]  # of the stage that learns
+    width_of: ClassVar[tuple[str, int]]  # a saved tensor, and which of its sizes is the width of vectors
     held_out = 0.2  # to choose the vote on; learned from in a second round
     train_only: ClassVar[tuple[str, ...]] = ("points.X.*",)
     encoder: Encoder
@@ -248,6 +249,13 @@ class NeighbourModel(Model):
     def resolved(cls, settings: NeighbourSettings, features: int) -> NeighbourSettings:
         """Return the settings with the width of vectors."""
         return replace(settings, dimension=settings.width(features))
+
+    @classmethod
+    def restored(cls, features: int, labels: int, settings: NeighbourSettings, tensors: Tensors) -> Self:
+        """Return a saved model, with the width that it was trained with: the rule for it may be another one today."""
+        name, axis = cls.width_of
+        width = tensors.all[name].shape[axis]
+        return super().restored(features, labels, replace(settings, dimension=width), tensors)
 
     def device(self) -> torch.device:
         """Return the encoder's device."""
