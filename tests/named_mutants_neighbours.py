@@ -622,8 +622,8 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "dxml", "feature dropout removed", DXML,
-        "settings.feature_dropout, generator)",
-        "0.0, generator)",
+        "rows).to(self.device()), dropout, generator)",
+        "rows).to(self.device()), 0.0, generator)",
         DXML_STEP,
     ),
     (
