@@ -235,3 +235,14 @@ def test_without_gensim_the_message_says_what_to_do(monkeypatch):
 def test_settings_are_at_least_one(name):
     with pytest.raises(ConfigError, match=f"{name} must be at least 1; found 0"):
         Walks(**{name: 0})
+
+
+@pytest.mark.parametrize(("labels", "width"), [(1, 1), (10, 1), (11, 2), (100, 2)])
+def test_words_are_no_longer_than_the_last_label(labels, width):
+    assert module._words(labels).shape == (labels, width + 1)
+
+
+@pytest.mark.parametrize(("steps", "workers"), [(99_999, 1), (100_000, 2), (200_000, 3), (10_000_000, 4)])
+def test_few_steps_need_few_threads(steps, workers, monkeypatch):
+    monkeypatch.setattr(module.torch, "get_num_threads", lambda: 4)
+    assert module._workers(steps) == workers

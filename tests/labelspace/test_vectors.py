@@ -77,3 +77,8 @@ def test_neighbours_that_cancel_out_leave_a_random_direction():
     found = extended(V, graph_of(3, (0, 2, 1), (1, 2, 1)), np.random.default_rng(0))
     assert np.linalg.norm(found[2]) == pytest.approx(2, rel=1e-5)
     assert np.array_equal(extended(V, graph_of(2, (0, 1, 1)), np.random.default_rng(0)), V)  # no new label
+
+
+def test_the_first_labels_of_all_have_length_1():
+    found = extended(np.zeros((0, 4), dtype=np.float32), csr_array((3, 3), dtype=np.float32), np.random.default_rng(0))
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), np.ones(3), rtol=1e-5)
