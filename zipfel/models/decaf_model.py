@@ -29,7 +29,8 @@ class DecafModel(Model):
     """The learners of DECAF, their labels and the labels' texts. `Decaf` adds training by Modules I to IV."""
 
     train_only = (
-        "Z.*", "networks.*.label_block.*", "networks.*.refinement.*", "networks.*.combination.*", "*.rare_power",
+        "Z.*", "networks.*.label_block.*", "networks.*.refinement.*", "networks.*.combination.*", "networks.*.bias.*",
+        "*.rare_power",
     )  # fmt: skip
     settings: DecafSettings
     counts: Tensor  # training points of each label, [L]
@@ -58,6 +59,11 @@ class DecafModel(Model):
     def texts(self) -> csr_array | None:
         """The labels' texts, where they are read and there are any."""
         return self.Z if self.settings.label_text and self.Z.nnz else None
+
+    @property
+    def classifier_texts(self) -> csr_array | None:
+        """The labels' texts that Modules II and IV read."""
+        return self.texts if self.settings.text_in_classifiers else None
 
     @property
     def is_exact(self) -> bool:
@@ -94,7 +100,8 @@ class DecafModel(Model):
         ids, learned = classifier.scored(queries, shortlist)
         W = network.cold_classifiers(bags(Z).to(queries.device))
         scores = cautious((all_products(queries, W) + network.offset).double(), learned, ids >= 0)
-        return scores.float() * (queries.abs().amax(dim=1, keepdim=True) > 0)
+        known = queries[:, : self.settings.dimension].abs().amax(dim=1, keepdim=True) > 0
+        return scores.float() * known
 
     # --- New labels, and saving --------------------------------------------------------------------------------------
 
@@ -111,6 +118,8 @@ class DecafModel(Model):
         """Prepare labels without a classifier for a warm start, and return them."""
         new = torch.nonzero(~network.composed_classifiers.any(dim=1))[:, 0]
         self.start_refinement(network, new.cpu().numpy())
+        if network.bias is not None:
+            network.bias.rows[new] = network.mean_bias()
         self.place_labels(network.shortlister, new, part)
         return new
 
@@ -139,6 +148,8 @@ class DecafModel(Model):
         self.label_count += count
         for network in self.all_networks():
             network.refinement.grow(count, generator, std=self.settings.initial_std)
+            if network.bias is not None:
+                network.bias.grow(count, generator, std=0.0)
             network.composed_classifiers = F.pad(network.composed_classifiers, (0, 0, 0, count))
             if network.shortlister is not None:
                 network.shortlister.grow(count, generator)
@@ -153,6 +164,8 @@ class DecafModel(Model):
         for network in self.all_networks():
             network.eval()
             network.refinement.rows[new] = network.tokens(texts)
+            if network.bias is not None:
+                network.bias.rows[new] = network.mean_bias()
             network.composed_classifiers[new] = network.cold_classifiers(texts)
             if network.shortlister is not None:
                 network.shortlister.assign(new, network.shortlister.encoder()(texts))
