@@ -1,8 +1,8 @@
 """Training steps of DECAF's Modules I, II and IV and its prediction a second time, slowly, in plain loops.
 
 Written from Sec. 3 and 3.1 of Mittal et al. (2021); where we depart from it, from docs/papers/decaf.md. Weights are
-rows of numbers by name: a vector is one row. R must be orthogonal, so that dividing it by its largest singular value changes
-nothing. Dropout is by a fixed pattern (`kept`), so that a step can be repeated.
+rows of numbers by name: a vector is one row. R must be orthogonal, so that dividing it by its largest singular value
+changes nothing. Dropout is by a fixed pattern (`kept`), so that a step can be repeated.
 """
 
 from __future__ import annotations

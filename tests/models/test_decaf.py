@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from zipfel import persistence
+from zipfel.config import from_mapping
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Dataset, Part
 from zipfel.errors import ConfigError, DataError
@@ -1245,6 +1246,16 @@ def test_the_paper_preset():
     assert (paper.dimension, paper.clusters, paper.beam, paper.min_steps) == (300, None, None, 1)
     clusters = [paper.cluster_count(labels) for labels in (131_073, 312_330, 1_305_265)]
     assert clusters == [2**15, 2**17, 2**17]  # Sec. 4 of the paper
+
+
+def test_settings_saved_before_a_bias_existed_are_those_of_a_model_without():
+    added = {"label_bias", "unit_cluster_texts", "labels_per_cluster", "module1", "text_in_classifiers"}
+    saved = {name: value for name, value in asdict(small(shortlist="beam")).items() if name not in added}
+    settings_ = from_mapping(DecafSettings, saved)
+    assert settings_ == small(shortlist="beam")
+    model = Decaf(FEATURES, LABELS, settings_, seeded())
+    assert not [name for name in model.state_dict() if ".bias" in name]
+    assert model.networks[0].composed_classifiers.shape == (LABELS, 16)
 
 
 def test_the_paper_preset_learns():

@@ -512,3 +512,15 @@ def test_texts_without_known_words_score_nothing_in_spite_of_a_bias(part, Z, fit
     scores = model.text_scores(model.predictor(), X, Z[:2])
     assert (scores[0] > 0).all()
     assert (scores[1] == 0).all()
+
+
+@pytest.mark.parametrize("shortlist", ["beam", "none"])
+def test_new_labels_without_known_words_are_ranked_last_in_spite_of_a_bias(part, fitted, shortlist):
+    model = fitted(label_bias=True, shortlist=shortlist, beam=CLUSTERS).model
+    model.add_label_texts(csr_array(np.array([[0] * TOKENS, [0.5] * TOKENS], dtype=np.float32)))
+    W = model.networks[0].composed_classifiers
+    assert not W[LABELS].any()
+    assert W[LABELS + 1, -1] == pytest.approx(W[:LABELS, -1].mean())
+    ranking = model.predictor().rank(part.X[ROWS], LABELS + 2)
+    assert (ranking.ids[:, -1] == LABELS).all()
+    assert (ranking.scores[:, -2] > UNLISTED).all()

@@ -74,11 +74,14 @@ class Network(nn.Module):
         return W if self.bias is None else torch.cat([W, self.bias.gather(labels)], dim=1)
 
     def cold_classifiers(self, texts: Bags) -> Tensor:
-        """Return w of labels known by their texts only, [S, D]: ẑ¹ = E_L(z), ẑ² = E z; their bias is the mean one."""
+        """Return w of labels known by their texts only, [S, D]: ẑ¹ = E_L(z), ẑ² = E z; their bias is the mean one.
+
+        All is 0 where a text has no known word.
+        """
         text = self.label_texts(texts) if self.settings.reads_texts else None
         refined = self.tokens(texts) if self.settings.refinement or text is None else None
         W = self.scaled(self.combination(text, refined))
-        return W if self.bias is None else torch.cat([W, self.mean_bias().expand(len(W), 1)], dim=1)
+        return W if self.bias is None else torch.cat([W, self.mean_bias() * W.any(dim=1, keepdim=True)], dim=1)
 
     def mean_bias(self) -> Tensor:
         """Return the mean bias of the labels that have a classifier, which new labels start with."""
