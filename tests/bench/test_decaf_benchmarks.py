@@ -13,7 +13,6 @@ from scipy.sparse import csr_array
 
 from benchmarks import decaf_bound, decaf_tables, decaf_tokens
 from zipfel.data.dataset import Dataset
-from zipfel.data.splits import hold_out
 from zipfel.data.synthetic import Synthetic, make
 from zipfel.data.text import Tfidf
 from zipfel.errors import ConfigError
@@ -26,7 +25,7 @@ QUICK = {"dimension": 8, "epochs": 1, "module1_epochs": 1, "learners": 1}
 @pytest.fixture(scope="module")
 def dataset() -> Dataset:
     counted = make(Synthetic(points=300, labels=40, seed=1))
-    return hold_out(Tfidf.fit(counted.train.X).apply(counted), 0.2, into="test")
+    return Tfidf.fit(counted.train.X).apply(counted)
 
 
 def recorded(capsys) -> list[dict]:
