@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -51,3 +51,16 @@ def test_settings_saved_before_a_bias_existed_are_those_of_a_model_without():
     model = Decaf(5, 8, settings_, torch.Generator())
     assert not [name for name in model.state_dict() if ".bias" in name]
     assert model.networks[0].composed_classifiers.shape == (8, 16)
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_model_of_paper_saved_before_a_bias_existed_is_restored_without(has_bias):
+    """Settings that a saved model lacks are those of its preset, which has a bias now."""
+    wanted = replace(PRESETS["paper"], dimension=4, learners=1)
+    model = Decaf(5, 8, replace(wanted, label_bias=has_bias), torch.Generator())
+    restored = Decaf.restored(5, 8, wanted, model.tensors())
+    assert restored.settings.label_bias == has_bias
+    assert restored.networks[0].composed_classifiers.shape == (8, 4 + has_bias)
+    assert (restored.networks[0].bias is not None) == has_bias
+    restored.add_labels(2, torch.Generator())
+    assert restored.networks[0].composed_classifiers.shape == (10, 4 + has_bias)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.index.exact import all_products
-from zipfel.models.base import Abilities, Model
+from zipfel.models.base import Abilities, Model, Tensors
 from zipfel.models.decaf_network import FIFTH, DecafClassifier, Network, cautious
 from zipfel.models.decaf_settings import DecafSettings
 from zipfel.models.learner import BATCH, Learner, Predictor, learner_of
@@ -186,6 +186,13 @@ class DecafModel(Model):
             if network.shortlister is not None:
                 state = part_of(more, f"networks.{number}.shortlister.index.")
                 network.shortlister.take_tensors(state, int(self.learned))
+
+    @classmethod
+    def restored(cls, features: int, labels: int, settings: DecafSettings, tensors: Tensors) -> Self:
+        """Return a saved model. One that was saved before labels had a bias has none, whatever its preset has now."""
+        W = tensors.all.get("networks.0.composed_classifiers")
+        has_bias = settings.label_bias and (W is None or W.shape[1] > settings.dimension)
+        return super().restored(features, labels, replace(settings, label_bias=has_bias), tensors)
 
     @classmethod
     def empty(cls, settings: DecafSettings, state: State) -> Self:
