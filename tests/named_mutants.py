@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from named_mutants_decaf import MUTANTS as DECAF_MUTANTS
 from named_mutants_neighbours import MUTANTS as NEIGHBOURS
 
 GLAS, DECAF, NETWORK = "zipfel/models/glas.py", "zipfel/models/decaf.py", "zipfel/models/decaf_network.py"
@@ -16,7 +17,7 @@ STEPS = {  # tests of a model as a whole, which run first
     "mnn": ("tests/models/test_mnn_step.py", "tests/models/test_mnn.py"),
     "dxml": ("tests/models/test_dxml_step.py", "tests/models/test_dxml.py", "tests/models/test_dxml_incremental.py"),
     "lightdxml": ("tests/models/test_lightdxml.py",),
-    "decaf": (DECAF_STEP,),
+    "decaf": (DECAF_STEP, "tests/models/test_decaf_paper.py"),
 }
 TESTS = {  # of each file, which run then
     GLAS: "tests/models/test_settings.py",
@@ -38,6 +39,12 @@ TESTS = {  # of each file, which run then
     "zipfel/nn/optim.py": "tests/nn/test_optim.py",
     "zipfel/nn/regularizers.py": "tests/nn/test_regularizers.py",
     NEGATIVES: "tests/test_negatives.py",
+    "zipfel/models/decaf_model.py": "tests/models/test_decaf.py",
+    "zipfel/models/decaf_rare.py": "tests/models/test_decaf.py",
+    "zipfel/models/decaf_settings.py": "tests/models/test_decaf.py",
+    "zipfel/models/tokens.py": "tests/models/test_decaf.py",
+    "zipfel/index/beam.py": "tests/index/test_beam.py",
+    "zipfel/index/tree.py": "tests/index/test_tree.py",
 }
 MODELS: dict[str, dict[str, tuple[str, ...]]] = {  # files of a model, and the parts of them that it uses; () for all
     "glas": {
@@ -71,12 +78,42 @@ MODELS: dict[str, dict[str, tuple[str, ...]]] = {  # files of a model, and the p
     "decaf": {
         DECAF: (),
         NETWORK: (),
+        "zipfel/models/decaf_model.py": (),
+        "zipfel/models/decaf_rare.py": (),
+        "zipfel/models/decaf_settings.py": (),
         "zipfel/models/shortlisters.py": (),
+        "zipfel/models/tokens.py": (),
         "zipfel/labelspace/centroids.py": (),
         "zipfel/labelspace/clusters.py": (),
-        "zipfel/nn/losses.py": ("all_labels", "_Chunks", "_AllLabels", "pairs_by_chunk"),
-        "zipfel/nn/encoders.py": ("TextBlock", "dropped"),
+        "zipfel/index/beam.py": (),
+        "zipfel/index/tree.py": (),
+        "zipfel/nn/losses.py": (
+            "logistic",
+            "decoupled",
+            "all_labels",
+            "decoupled_all",
+            "_Chunk",
+            "_Chunks",
+            "half",
+            "_MeanOfPoints",
+            "_AllLabels",
+            "_DecoupledAll",
+            "wrong_weights",
+            "pairs_by_chunk",
+        ),
+        "zipfel/nn/encoders.py": (
+            "EmbeddingTable",
+            "weighted_sum",
+            "TransposedBags",
+            "Reused",
+            "_BagSum",
+            "TextBlock",
+            "QuantizedTextBlock",
+            "PredictionEncoder",
+            "dropped",
+        ),
         "zipfel/nn/classifiers.py": ("Combination",),
+        NEGATIVES: ("within", "holds", "pooled", "list_bags"),
     },
 }
 
@@ -209,42 +246,5 @@ NAMED = [
         "learning_rate=0.008, patience=1,", "learning_rate=0.008,",
         (GLAS_STEP,),
     ),
-    Named(
-        "decaf", "σ(h·x̂) dropped", NETWORK,
-        "torch.sigmoid(products) * torch.sigmoid(clusters)", "torch.sigmoid(products)",
-        (DECAF_STEP,),
-    ),
-    Named(
-        "decaf", "no reset of R", DECAF,
-        "        network.document_block.reset()\n        network.label_block.reset()\n", "",
-        (DECAF_STEP,),
-    ),
-    Named(
-        "decaf", "decoupled loss where logistic is set, shortlist", DECAF,
-        'losses.decoupled if settings.loss == "decoupled" else losses.logistic', "losses.decoupled",
-        (DECAF_STEP,),
-    ),
-    Named(
-        "decaf", "decoupled loss where logistic is set, all labels", DECAF,
-        '{"logistic": losses.all_labels(points, W, network.offset, own, filtered)}',
-        '{"logistic": losses.decoupled_all(points, W, own, filtered)}',
-        (DECAF_STEP,),
-    ),
-    Named(
-        "decaf", "Module I with Module IV's dropout", DECAF,
-        "settings.module1_learning_rate, settings.module1_dropout)",
-        "settings.module1_learning_rate, settings.dropout)",
-        (DECAF_STEP,),
-    ),
-    Named(
-        "decaf", "Module I with refinement", NETWORK,
-        "(module == 2 and network.settings.refinement)", "network.settings.refinement",
-        (DECAF_STEP,),
-    ),
-    Named(
-        "decaf", "Module II on sparse centroids", DECAF,
-        "label_sums(network.tokens.eval(), part, self.texts, zeros)", "sparse_centroids(part.X, part.Y, self.texts)",
-        (DECAF_STEP,),
-    ),
 ]  # fmt: skip
-NAMED += [Named(*row) for row in NEIGHBOURS]
+NAMED += [Named(*row) for row in [*NEIGHBOURS, *DECAF_MUTANTS]]

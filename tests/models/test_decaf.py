@@ -35,7 +35,13 @@ from zipfel.models.decaf_model import merged_texts
 from zipfel.models.decaf_network import ClusterClassifiers, DecafClassifier, Network, cautious
 from zipfel.models.decaf_settings import PRESETS, DecafSettings
 from zipfel.models.learner import Ensemble, Learner, candidate_scores, labelled
-from zipfel.models.shortlisters import ClusterBeam, Shortlister, ShortlistTask, label_sums, labels_to_clusters
+from zipfel.models.shortlisters import (
+    ClusterBeam,
+    Shortlister,
+    ShortlistTask,
+    label_sums,
+    labels_to_clusters,
+)
 from zipfel.negatives import list_bags
 from zipfel.tagger import Tagger
 from zipfel.training.run import Run
@@ -57,7 +63,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "beam": BEAM,
     "paper": {
         **BEAM, "loss": "logistic", "cosine": False, "relu": True, "add_missed_labels": False,
-        "halve_learning_rate": True,
+        "halve_learning_rate": True, "label_bias": True, "unit_cluster_texts": True, "labels_per_cluster": 2.25,
     },
     "ensemble": {**BEAM, "learners": 2, "epochs": 2},
     "lite": {**BEAM, "learners": 2, "lite": True, "epochs": 2},
@@ -531,7 +537,7 @@ def test_modules_come_in_order_and_leave_their_results(monkeypatch, tmp_path):
     tagger.fit_dataset(data(), opened(tmp_path))
     assert [stage for stage, _, _ in seen] == ["module-1", "module-2-0", "module-4-0", "module-2-1", "module-4-1"]
     assert [(how.epochs, how.learning_rate) for _, how, _ in seen] == [(5, 0.03), *[(2, 0.03)] * 4]
-    assert all(how.halve for _, how, _ in seen)
+    assert [how.halve_at for _, how, _ in seen] == [(0.5, 0.75), *[(0.5,)] * 4]  # Module I's rate is halved twice
     heads, both = (
         ["document_block", "heads", "label_block", "tokens"],
         ["combination", "document_block", "label_block", "refinement"],
@@ -694,6 +700,29 @@ def test_the_beam_is_at_most_5_percent_of_the_clusters_unless_it_is_set():
     for count, setting, beam in ((16, None, 1), (64, None, 3), (64, 7, 7), (64, 99, 64)):  # one at least
         _, shortlister, task = clustered(count, beam=setting)
         assert shortlister.beam_of_clusters(task) == beam
+        assert bool(task.run.notes) == (setting is None)
+
+
+def test_a_beam_that_is_limited_is_noted_with_what_it_finds():
+    network, shortlister, task = clustered()
+    ranks = ranks_by_hand(network, task)
+    shortlister.beam_of_clusters(task)
+    wanted = next(beam for beam in range(17) if np.mean(np.array(ranks) < beam) >= 0.85)
+    held = f"{np.mean(np.array(ranks) < 1):.0%}"
+    note = f"shortlists hold {held} of labels, not 85%: the beam is limited to 1 of 16 clusters; set beam={wanted}"
+    assert task.run.notes == {f"{note} for more"}
+
+
+def test_on_train_the_beam_is_the_least_for_more_than_85_of_100_labels_without_limits(monkeypatch):
+    monkeypatch.setattr(shortlisters, "BEAM_POINTS", 10)  # all points count
+    network, shortlister, task = clustered(beam_chosen_on="train")
+    seen, plain = [], shortlister.cluster_ranks
+    monkeypatch.setattr(shortlister, "cluster_ranks", lambda part, task: seen.append(len(part)) or plain(part, task))
+    ranks, beam = np.array(ranks_by_hand(network, task)), shortlister.beam_of_clusters(task)
+    assert np.mean(ranks < beam - 1) <= 0.85 < np.mean(ranks < beam)
+    assert beam > 1
+    assert seen == [100]
+    assert not task.run.notes
 
 
 def test_shortlists_are_the_labels_of_the_clusters_that_score_best(monkeypatch):
@@ -808,6 +837,10 @@ def test_an_ensemble_ranks_by_the_mean_of_scores(kind, tagger):
 # --- Prediction -------------------------------------------------------------------------------------------------------
 
 
+def with_bias(x: list[float], network: Network) -> list[float]:
+    return [*x, 1.0] if network.settings.label_bias else x
+
+
 def opened_by_hand(kind: str, network: Network, x: list[float]) -> dict[int, tuple[list[int], float]]:
     shortlister = network.shortlister
     if shortlister is None:
@@ -815,7 +848,7 @@ def opened_by_hand(kind: str, network: Network, x: list[float]) -> dict[int, tup
     heads, clusters, beam = shortlister.heads.tolist(), shortlister.clusters.tolist(), int(shortlister.beam)
     if kind == "parabel":
         return reference.tree(x, heads, clusters, beam)
-    return reference.beam(x, heads, range(LABELS) if kind == "hnsw" else clusters, beam)
+    return reference.beam(with_bias(x, network), heads, range(LABELS) if kind == "hnsw" else clusters, beam)
 
 
 def test_scores_by_hand(kind, tagger):
@@ -834,7 +867,7 @@ def test_scores_by_hand(kind, tagger):
     for row, (x, sought) in enumerate(by_modules):
         scores = {
             label: reference.sigmoid(
-                reference.dot(network.composed_classifiers[label].tolist(), x)
+                reference.dot(network.composed_classifiers[label].tolist(), with_bias(x, network))
                 + offset
                 + (math.log(reference.sigmoid(head + level)) if by_clusters and added else 0)
             )
@@ -1008,7 +1041,7 @@ def test_what_was_saved_ranks_the_same(kind, tagger, tmp_path):
     assert persistence.verify(tmp_path / "again") == persistence.verify(tmp_path / "model")
 
 
-@pytest.mark.parametrize("kind", ["beam"], indirect=True)
+@pytest.mark.parametrize("kind", ["beam", "paper"], indirect=True)
 def test_what_only_learning_needs_is_not_served(kind, tagger, tmp_path):
     tagger.save(tmp_path / "model")
     saved = persistence.load(tmp_path / "model")
@@ -1018,7 +1051,7 @@ def test_what_only_learning_needs_is_not_served(kind, tagger, tmp_path):
     assert set(saved.serve) == {f"networks.0.{name}" for name in served} | {"counts", "learned"}
 
 
-@pytest.mark.parametrize("kind", ["exact", "beam", "lite", "hnsw", "parabel"], indirect=True)
+@pytest.mark.parametrize("kind", ["exact", "beam", "paper", "lite", "hnsw", "parabel"], indirect=True)
 def test_a_loaded_model_learns_on_as_one_that_was_not_saved(kind, tagger, tmp_path):
     tagger.save(tmp_path / "model")
     models = []
@@ -1048,8 +1081,8 @@ def tagging(settings_: Mapping[str, Any], rows: np.ndarray | None = None) -> Tag
 
 @pytest.mark.parametrize(
     "settings_",
-    [SMALL, {**BEAM, "beam": 2}, KINDS["lite"], KINDS["hnsw"], {**KINDS["parabel"], "learners": 1}],
-    ids=["exact", "beam", "lite", "hnsw", "parabel"],
+    [SMALL, {**BEAM, "beam": 2}, KINDS["paper"], KINDS["lite"], KINDS["hnsw"], {**KINDS["parabel"], "learners": 1}],
+    ids=["exact", "beam", "paper", "lite", "hnsw", "parabel"],
 )
 def test_a_warm_start_learns_new_labels(tmp_path, settings_):
     part = planted()
@@ -1119,6 +1152,11 @@ def test_new_labels_are_scored_by_their_texts_at_once(kind, tagger):
         torch.testing.assert_close(network.refinement.rows[LABELS:].detach(), refined)
         w = network.combination(network.label_texts(bags(Z)), refined).detach()
         w = network.scale.detach() * normalize(w, dim=1) if network.settings.cosine else w
+        if network.bias is not None:
+            mean = before[f"networks.{number}.bias.rows"].mean()
+            assert abs(mean) > 0.01
+            torch.testing.assert_close(network.bias.rows[LABELS:].detach(), mean.expand(2, 1))
+            w = torch.cat([w, mean.expand(2, 1)], dim=1)
         torch.testing.assert_close(network.composed_classifiers[LABELS:], w)
         assert torch.equal(network.composed_classifiers[:LABELS], before[f"networks.{number}.composed_classifiers"])
         shortlister = network.shortlister
@@ -1182,29 +1220,12 @@ def test_which_labels_are_new_outlives_saving_and_ends_with_learning(tmp_path, s
 # --- Presets and settings ---------------------------------------------------------------------------------------------
 
 
-def test_the_paper_preset():
-    paper = PRESETS["paper"]
-    assert (paper.learners, paper.shortlist, paper.beam_chosen_on, paper.add_missed_labels) == (
-        3, "beam", "train", False,
-    )  # fmt: skip
-    assert paper.loss == "logistic"
-    assert (paper.label_text, paper.refinement, paper.refinement_init, paper.token_init, paper.lite) == (
-        True, True, "text", "random", False,
-    )  # fmt: skip
-    assert (paper.cosine, paper.relu, paper.residual) == (False, True, True)
-    assert (paper.module1_dropout, paper.module1_learning_rate, paper.module1_epochs) == (0.5, 0.01, 20)
-    assert (paper.dropout, paper.learning_rate, paper.epochs, paper.batch_size, paper.halve_learning_rate) == (
-        0.2, 0.008, 10, 255, True,
-    )  # fmt: skip
-    assert 300 <= paper.dimension <= 512
-
-
 def test_the_paper_preset_learns():
     tagger = Tagger("decaf", "paper", settings={"dimension": 16, "epochs": 5, "module1_epochs": 5}, device="cpu")
     tagger.fit_dataset(data())
     test = planted(60, seed=1)
     assert len(tagger.model_.networks) == 3
-    assert beams(tagger) == [1, 1, 1]
+    assert min(beams(tagger)) > 1  # not limited to 5 % of 16 clusters
     assert all(value.isfinite().all() for value in tagger.model_.state_dict().values())
     assert tagger.score(test.X, test.Y) > 0.3
 
@@ -1270,6 +1291,8 @@ def test_labels_that_an_index_knows_before_they_are_learned_are_ranked_once():
         ({"loss": "softmax"}, "logistic, decoupled"),
         ({"clusters": 12}, "clusters must be a power of two; found 12"),
         ({"label_text": False, "refinement": False}, "label_text and refinement are both false"),
+        ({"text_in_classifiers": False, "refinement": False}, "text_in_classifiers and refinement are both false"),
+        ({"labels_per_cluster": 1.5}, "labels_per_cluster must be at least 2; found 1.5"),
         ({"shortlist": "annoy"}, "none, beam, hnsw, parabel"),
         ({"refinement_init": "texts"}, "text, random"),
         ({"learner": 3}, "unknown setting 'learner'; did you mean 'learners'?"),

@@ -108,8 +108,15 @@ def test_a_fixed_rate_stays():
 
 @pytest.mark.parametrize(("steps", "full"), [(8, 4), (9, 5), (1, 1), (2, 1)])
 def test_a_rate_is_halved_half_way(steps, full):
-    schedule = Schedule(epochs=1, batch_size=1, learning_rate=2.0, halve=True)
+    schedule = Schedule(epochs=1, batch_size=1, learning_rate=2.0, halve_at=(0.5,))
     assert [schedule.rate_at(step, steps) for step in range(steps)] == [2.0] * full + [1.0] * (steps - full)
+
+
+def test_a_rate_is_halved_more_than_once():
+    """The authors of DECAF halve Module I's after 10 and 15 of 20 epochs; here with 3 steps an epoch."""
+    schedule = Schedule(epochs=20, batch_size=1, learning_rate=0.01, halve_at=(0.5, 0.75))
+    rates = [schedule.rate_at(step, 60) for step in range(60)]
+    assert rates == [0.01] * 30 + [0.005] * 15 + [0.0025] * 15
 
 
 def test_every_epoch_sees_every_point_once_in_an_order_of_its_own():

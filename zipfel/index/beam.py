@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from zipfel.index import Index
-from zipfel.index.exact import SPARE, ExactIndex, largest, row_products
+from zipfel.index.exact import SPARE, ExactIndex, largest, row_products, with_ones
 from zipfel.types import Shortlist
 
 
 class BeamIndex:
     """Shortlists the labels of the `beam` best clusters.
 
-    heads: [K, D], a vector for each cluster.  clusters: [L], the cluster of each label.
+    heads: [K, D], a vector for each cluster, or [K, D + 1] with a bias.  clusters: [L], the cluster of each label.
     """
 
     def __init__(self, heads: Tensor, clusters: Tensor, beam: int) -> None:
@@ -42,6 +42,7 @@ class BeamIndex:
 
         Inner products are recomputed by `row_products`, so that they do not depend on the batch.
         """
+        queries = with_ones(queries, self.heads)
         ids = self.index.search(queries, self.beam + SPARE).ids
         scores = row_products(queries, self.heads, ids)
         best = largest(scores, self.beam)

@@ -9,6 +9,7 @@ from threading import Lock
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from zipfel.index.coarse import MORE, Coarse, Half, half_is_faster
@@ -134,6 +135,15 @@ def products(queries: Tensor, vectors: Tensor) -> Tensor:
     for start in range(0, len(vectors), BLOCK):
         torch.mm(queries, vectors[start : start + BLOCK].T, out=scores[:, start : start + BLOCK])
     return scores
+
+
+def with_ones(queries: Tensor, vectors: Tensor) -> Tensor:
+    """Return queries [B, D], followed by a 1 each where vectors [L, D + 1] end in a bias.
+
+    >>> with_ones(torch.zeros(1, 2), torch.zeros(5, 3)), with_ones(torch.zeros(1, 2), torch.zeros(5, 2))
+    (tensor([[0., 0., 1.]]), tensor([[0., 0.]]))
+    """
+    return F.pad(queries, (0, 1), value=1.0) if queries.shape[1] < vectors.shape[1] else queries
 
 
 def short_products(queries: Tensor, vectors: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from zipfel.config import Settings
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.index.coarse import half_is_faster
-from zipfel.index.exact import products
+from zipfel.index.exact import products, with_ones
 from zipfel.labelspace.centroids import sparse_centroids
 from zipfel.labelspace.clusters import balanced_clusters
 from zipfel.models.base import Lesson
@@ -41,6 +41,7 @@ from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import stored
 
 SMALLEST_BATCH = 32  # points, unless train has too few
+ONCE, TWICE = (0.5,), (0.5, 0.75)  # after which shares of their steps the authors halve rates: others, and Module I
 PAYS_IN_HALF = 1 << 20  # numbers in the classifiers from which bfloat16 products pay off on a CPU that has them
 
 
@@ -61,7 +62,9 @@ class Decaf(DecafModel):
         if self.settings.token_init != "random" and not warm:
             self.start_tokens(lesson, run)
         if not warm and (self.settings.lite or not self.is_exact):
-            self.module_1(lesson, run)
+            if self.settings.module1:
+                self.module_1(lesson, run)
+            self.share_text_parts()
         outcomes: list[Outcome] = []
         for number, network in enumerate(self.all_networks()):
             try:
@@ -98,18 +101,14 @@ class Decaf(DecafModel):
         outcome = self.module_4(network, number, lesson, run, opened)
         if warm and shortlister is not None and shortlister.take_new_tokens(network.tokens):
             self.place_labels(shortlister, new, lesson.train)
-        network.compose(self.texts)
+        network.compose(self.classifier_texts)
         if self.settings.loss == "decoupled":
             self.set_lengths_and_offset(network, lesson, outcome)
         return outcome
 
     def module_1(self, lesson: Lesson, run: Run) -> None:
-        """Do Module I: clusters of sparse centroids, and token vectors that separate clusters by text alone.
-
-        All learners share it.
-        """
-        network, *others = self.all_networks()
-        count = self.settings.cluster_count(len(self.counts))
+        """Do Module I: clusters of sparse centroids, and token vectors that separate clusters by text alone."""
+        network, count = self.all_networks()[0], self.settings.cluster_count(len(self.counts))
 
         def clustered() -> State:
             centroids = sparse_centroids(lesson.train.X, lesson.train.Y, self.texts)
@@ -117,6 +116,10 @@ class Decaf(DecafModel):
 
         clusters = run.stage("clusters-1", clustered, "labels")["clusters"].numpy()
         self.train_on_clusters("module-1", network, ClusterClassifiers(network, self.texts, clusters, 1), lesson, run)
+
+    def share_text_parts(self) -> None:
+        """Let all learners start Module II with the token vectors and text blocks of the first."""
+        network, *others = self.all_networks()
         for other in others:
             if self.settings.lite:
                 other.tokens = network.tokens
@@ -128,7 +131,7 @@ class Decaf(DecafModel):
         part, settings, name = lesson.train, self.settings, f"clusters-2-{number}"
 
         def clustered() -> State:
-            zeros = torch.zeros_like(network.composed_classifiers)
+            zeros = network.composed_classifiers.new_zeros(len(self.counts), settings.dimension)
             centroids = label_sums(network.tokens.eval(), part, self.texts, zeros)
             count = settings.cluster_count(len(self.counts))
             return {"clusters": torch.from_numpy(balanced_clusters(centroids, count, run.numbers(name)))}
@@ -140,7 +143,7 @@ class Decaf(DecafModel):
             H = meta.eval()(network)
         kind = SHORTLISTERS[settings.shortlist or "beam"]
         network.shortlister = kind(network.tokens, network.document_block, settings).to(H.device)
-        tree_schedule = self.schedule(part, settings.module1_epochs, settings.module1_learning_rate)
+        tree_schedule = self.schedule(part, settings.module1_epochs, settings.module1_learning_rate, TWICE)
         clusters = clusters.to(H.device, torch.int32)
         network.shortlister.learn(ShortlistTask(clusters, H, lesson, self.texts, run, number, tree_schedule))
 
@@ -149,10 +152,10 @@ class Decaf(DecafModel):
     ) -> None:
         """Train against all clusters; validation is how often the best cluster contains a label of the point."""
         part, device, settings = lesson.train, self.counts.device, self.settings
-        epochs, rate, dropout = (
-            (settings.module1_epochs, settings.module1_learning_rate, settings.module1_dropout)
+        epochs, rate, dropout, halvings = (
+            (settings.module1_epochs, settings.module1_learning_rate, settings.module1_dropout, TWICE)
             if meta.module == 1
-            else (settings.epochs, settings.learning_rate, settings.dropout)
+            else (settings.epochs, settings.learning_rate, settings.dropout, ONCE)
         )
         clusters = meta.clusters.cpu().numpy()
         meta_Y = labels_to_clusters(part.Y, clusters, meta.count)
@@ -161,11 +164,12 @@ class Decaf(DecafModel):
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
             points = network.encode(bags(part.X, rows).to(device), dropout, generator)
             H = meta(network, dropout, generator)
-            return {"meta": losses.all_labels(points, H, offset, bags(meta_Y, rows).to(device))}
+            return {"meta": losses.all_labels(with_ones(points, H), H, offset, bags(meta_Y, rows).to(device))}
 
         def precision(held_out: Part) -> float:
             H = meta(network)
-            best = [products(network.encoded(held_out, rows), H).argmax(dim=1) for rows in batches(len(held_out))]
+            points = (with_ones(network.encoded(held_out, rows), H) for rows in batches(len(held_out)))
+            best = [products(some, H).argmax(dim=1) for some in points]
             truth = labels_to_clusters(held_out.Y, clusters, meta.count)
             return float(stored(truth, np.arange(len(held_out)), torch.cat(best).cpu().numpy()).mean())
 
@@ -174,7 +178,7 @@ class Decaf(DecafModel):
             heads=meta, document_block=network.document_block, label_block=network.label_block, tokens=tokens
         )
         network.tokens.eval()  # so that frozen tokens record no gradients; the trainer sets those that learn to train
-        schedule = self.schedule(part, epochs, rate)
+        schedule = self.schedule(part, epochs, rate, halvings)
         validate = validation_of(lesson.validation, precision, "P@1 of clusters")
         if train(run, stage, parts, part.draws, objective, schedule, validate).interrupted:
             raise KeyboardInterrupt
@@ -190,7 +194,7 @@ class Decaf(DecafModel):
 
     def module_4(self, network: Network, number: int, lesson: Lesson, run: Run, opened: Tensor | None) -> Outcome:
         """Do Module IV: train the classifiers against the labels of opened clusters [N, beam], or (ours) all labels."""
-        part, device, settings, Z = lesson.train, self.counts.device, self.settings, self.texts
+        part, device, settings, Z = lesson.train, self.counts.device, self.settings, self.classifier_texts
         all_texts = None if Z is None or opened is not None else Reused.of(bags(Z).to(device))
         index = None if network.shortlister is None else network.shortlister.index()
 
@@ -198,6 +202,7 @@ class Decaf(DecafModel):
             own = bags(part.Y, rows).to(device)
             filtered = None if part.filtered is None else bags(part.filtered, rows).to(device)
             points = network.encode(bags(part.X, rows).to(device), settings.dropout, generator)
+            points = with_ones(points, network.composed_classifiers)
             if opened is not None and index is not None:
                 ids = index.labels(opened[torch.from_numpy(rows)].long().to(device))  # [B, beam · M]
                 candidates = pooled(own, list_bags(ids), filtered, settings.add_missed_labels)
@@ -216,7 +221,7 @@ class Decaf(DecafModel):
 
         parts = trained_together(
             document_block=network.document_block, label_block=network.label_block, refinement=network.refinement,
-            combination=network.combination, scale=network.scale, offset=network.offset,
+            combination=network.combination, bias=network.bias, scale=network.scale, offset=network.offset,
             tokens=None if settings.lite else network.tokens,
         )  # fmt: skip
         network.tokens.eval()
@@ -234,18 +239,19 @@ class Decaf(DecafModel):
         part = lesson.validation if lesson.validation is not None else lesson.train
 
         def scores(sample: Part) -> Tensor:
-            return products(network.encoded(sample, np.arange(len(sample))), network.composed_classifiers)  # [N, L]
+            W = network.composed_classifiers
+            return products(with_ones(network.encoded(sample, np.arange(len(sample))), W), W)  # [N, L]
 
         network.offset.detach().fill_(matching_offset(part, scores))
 
-    def schedule(self, part: Part, epochs: int, learning_rate: float) -> Schedule:
-        """Return how long and how fast a module learns."""
+    def schedule(self, part: Part, epochs: int, learning_rate: float, halvings: tuple[float, ...] = ONCE) -> Schedule:
+        """Return how long and how fast a module learns.  halvings: shares of its steps, if rates are halved."""
         settings = self.settings
         most = max(SMALLEST_BATCH, epochs * len(part) // settings.min_steps)
         batch_size = max(1, min(settings.batch_size, most, len(part) // 10))
         enough = max(epochs, math.ceil(settings.min_steps * batch_size / len(part)))
         half = len(self.counts) * settings.dimension >= PAYS_IN_HALF and half_is_faster()
-        return Schedule(enough, batch_size, learning_rate, halve=settings.halve_learning_rate,
+        return Schedule(enough, batch_size, learning_rate, halve_at=halvings if settings.halve_learning_rate else (),
                         patience=settings.patience, half=half, asked=epochs)  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.index.exact import all_products
-from zipfel.models.base import Abilities, Model
+from zipfel.models.base import Abilities, Model, Tensors
 from zipfel.models.decaf_network import FIFTH, DecafClassifier, Network, cautious
 from zipfel.models.decaf_settings import DecafSettings
 from zipfel.models.learner import BATCH, Learner, Predictor, learner_of
@@ -29,7 +29,8 @@ class DecafModel(Model):
     """The learners of DECAF, their labels and the labels' texts. `Decaf` adds training by Modules I to IV."""
 
     train_only = (
-        "Z.*", "networks.*.label_block.*", "networks.*.refinement.*", "networks.*.combination.*", "*.rare_power",
+        "Z.*", "networks.*.label_block.*", "networks.*.refinement.*", "networks.*.combination.*", "networks.*.bias.*",
+        "*.rare_power",
     )  # fmt: skip
     settings: DecafSettings
     counts: Tensor  # training points of each label, [L]
@@ -58,6 +59,11 @@ class DecafModel(Model):
     def texts(self) -> csr_array | None:
         """The labels' texts, where they are read and there are any."""
         return self.Z if self.settings.label_text and self.Z.nnz else None
+
+    @property
+    def classifier_texts(self) -> csr_array | None:
+        """The labels' texts that Modules II and IV read."""
+        return self.texts if self.settings.text_in_classifiers else None
 
     @property
     def is_exact(self) -> bool:
@@ -94,7 +100,8 @@ class DecafModel(Model):
         ids, learned = classifier.scored(queries, shortlist)
         W = network.cold_classifiers(bags(Z).to(queries.device))
         scores = cautious((all_products(queries, W) + network.offset).double(), learned, ids >= 0)
-        return scores.float() * (queries.abs().amax(dim=1, keepdim=True) > 0)
+        known = queries[:, : self.settings.dimension].abs().amax(dim=1, keepdim=True) > 0
+        return scores.float() * known
 
     # --- New labels, and saving --------------------------------------------------------------------------------------
 
@@ -111,6 +118,8 @@ class DecafModel(Model):
         """Prepare labels without a classifier for a warm start, and return them."""
         new = torch.nonzero(~network.composed_classifiers.any(dim=1))[:, 0]
         self.start_refinement(network, new.cpu().numpy())
+        if network.bias is not None:
+            network.bias.rows[new] = network.mean_bias()
         self.place_labels(network.shortlister, new, part)
         return new
 
@@ -139,6 +148,8 @@ class DecafModel(Model):
         self.label_count += count
         for network in self.all_networks():
             network.refinement.grow(count, generator, std=self.settings.initial_std)
+            if network.bias is not None:
+                network.bias.grow(count, generator, std=0.0)
             network.composed_classifiers = F.pad(network.composed_classifiers, (0, 0, 0, count))
             if network.shortlister is not None:
                 network.shortlister.grow(count, generator)
@@ -153,6 +164,8 @@ class DecafModel(Model):
         for network in self.all_networks():
             network.eval()
             network.refinement.rows[new] = network.tokens(texts)
+            if network.bias is not None:
+                network.bias.rows[new] = network.mean_bias()
             network.composed_classifiers[new] = network.cold_classifiers(texts)
             if network.shortlister is not None:
                 network.shortlister.assign(new, network.shortlister.encoder()(texts))
@@ -173,6 +186,13 @@ class DecafModel(Model):
             if network.shortlister is not None:
                 state = part_of(more, f"networks.{number}.shortlister.index.")
                 network.shortlister.take_tensors(state, int(self.learned))
+
+    @classmethod
+    def restored(cls, features: int, labels: int, settings: DecafSettings, tensors: Tensors) -> Self:
+        """Return a saved model. One that was saved before labels had a bias has none, whatever its preset has now."""
+        W = tensors.all.get("networks.0.composed_classifiers")
+        has_bias = settings.label_bias and (W is None or W.shape[1] > settings.dimension)
+        return super().restored(features, labels, replace(settings, label_bias=has_bias), tensors)
 
     @classmethod
     def empty(cls, settings: DecafSettings, state: State) -> Self:

@@ -29,7 +29,7 @@ FIFTH, CAUTION = 5, 0.25  # chosen on validation of LF-PubMedMeSH: docs/papers/d
 class Network(nn.Module):
     """One learner: token vectors E, text blocks E_D and E_L, refinement vectors ẑ², their combination C_L; and S."""
 
-    composed_classifiers: Tensor  # w of all labels, [L, D], once `compose` was called
+    composed_classifiers: Tensor  # w of all labels, [L, D], once `compose` was called; with a bias [L, D + 1]
     rare_power: Tensor  # γ of `decaf_rare.boost_rare`
 
     def __init__(self, features: int, labels: int, settings: DecafSettings, generator: torch.Generator) -> None:
@@ -39,10 +39,11 @@ class Network(nn.Module):
         self.document_block, self.label_block = TextBlock(D), TextBlock(D)
         self.refinement = EmbeddingTable(labels, D, generator, std=settings.initial_std)
         self.combination = Combination(D)
+        self.bias = EmbeddingTable(labels, 1, generator, std=0.0) if settings.label_bias else None
         start = settings.initial_scale(labels) if settings.cosine else 1.0
         self.scale = nn.Parameter(torch.tensor(start), requires_grad=settings.cosine)
         self.offset = nn.Parameter(torch.tensor(-start / 3 if settings.cosine else 0.0), requires_grad=settings.cosine)
-        self.register_buffer("composed_classifiers", torch.zeros(labels, D))
+        self.register_buffer("composed_classifiers", torch.zeros(labels, D + settings.label_bias))
         self.register_buffer("rare_power", torch.zeros(()))
         self.shortlister: Shortlister | None = None  # none: all labels are candidates
 
@@ -63,16 +64,29 @@ class Network(nn.Module):
     def classifiers(
         self, labels: Tensor | None, texts: Bags | None, dropout: float = 0.0, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return w_l = σ(α_L) ⊙ ẑ¹_l + σ(β_L) ⊙ ẑ²_l of labels [S], or all, with their texts, [S, D]."""
+        """Return w_l = σ(α_L) ⊙ ẑ¹_l + σ(β_L) ⊙ ẑ²_l of labels [S], or all, with their texts, [S, D].
+
+        With `label_bias`, a column with the bias follows: scores are products with (x̂, 1).
+        """
         text = self.label_texts(texts, dropout, generator) if texts is not None else None
         refined = self.refinement.gather(labels) if self.settings.refinement or text is None else None
-        return self.scaled(self.combination(text, refined))
+        W = self.scaled(self.combination(text, refined))
+        return W if self.bias is None else torch.cat([W, self.bias.gather(labels)], dim=1)
 
     def cold_classifiers(self, texts: Bags) -> Tensor:
-        """Return w of labels known by their texts only, [S, D]: ẑ¹ = E_L(z), ẑ² = E z."""
-        text = self.label_texts(texts) if self.settings.label_text else None
+        """Return w of labels known by their texts only, [S, D]: ẑ¹ = E_L(z), ẑ² = E z; their bias is the mean one.
+
+        All is 0 where a text has no known word.
+        """
+        text = self.label_texts(texts) if self.settings.reads_texts else None
         refined = self.tokens(texts) if self.settings.refinement or text is None else None
-        return self.scaled(self.combination(text, refined))
+        W = self.scaled(self.combination(text, refined))
+        return W if self.bias is None else torch.cat([W, self.mean_bias() * W.any(dim=1, keepdim=True)], dim=1)
+
+    def mean_bias(self) -> Tensor:
+        """Return the mean bias of the labels that have a classifier, which new labels start with."""
+        known = self.composed_classifiers[self.composed_classifiers.any(dim=1), -1]
+        return known.sum() / max(1, len(known))
 
     def scaled(self, W: Tensor) -> Tensor:
         """Return classifiers [S, D] whose products with x̂ are scores."""
@@ -112,10 +126,14 @@ class Network(nn.Module):
         W, in_logits = self.composed_classifiers, self.settings.loss == "decoupled"
         classifier = DecafClassifier(W, self.offset.detach(), counts, learned, in_logits=in_logits)
         if shortlister is None:
-            return Learner(self.prediction_encoder(), ExactIndex(W[:learned]), classifier, device)
+            return Learner(
+                self.prediction_encoder(), ExactIndex(W[:learned]), classifier, device, has_bias=self.bias is not None
+            )
         index = shortlister.index(learned)
         classifier = replace(classifier, shortlist_size=index.width, cluster_offset=shortlister.score_offset())
-        return Learner(self.prediction_encoder(), index, classifier, device, shortlister.encoder())
+        return Learner(
+            self.prediction_encoder(), index, classifier, device, shortlister.encoder(), has_bias=self.bias is not None
+        )
 
 
 @dataclass(frozen=True)
@@ -196,7 +214,8 @@ def cautious(products: Tensor, learned: Tensor, present: Tensor) -> Tensor:
 class ClusterClassifiers(nn.Module):
     """The classifiers h_m of clusters (meta-labels).
 
-    Module I: E_L(u_m) of a cluster's text u_m = Σ z_l.  Module II: Σ E_L(z_l), refinement vectors, and a combination.
+    Module I: E_L(u_m) of a cluster's text u_m = Σ z_l.  Module II: Σ E_L(z_l), refinement vectors, a combination of
+    both, and with `label_bias` a bias.
     """
 
     def __init__(self, network: Network, texts: csr_array | None, clusters: NDArray[np.int32], module: int) -> None:
@@ -205,21 +224,27 @@ class ClusterClassifiers(nn.Module):
         self.clusters = torch.from_numpy(clusters).long().to(device)
         self.count = int(clusters.max(initial=0)) + 1
         members = csr_array((np.ones(len(clusters), dtype=np.float32), (clusters, np.arange(len(clusters)))))
+        settings, width = network.settings, network.settings.dimension
         cluster_texts = None if texts is None else (members @ texts).tocsr()  # u_m = Σ z_l
-        read = cluster_texts if module == 1 else texts
+        if cluster_texts is not None and settings.unit_cluster_texts:
+            cluster_texts = unit_rows(cluster_texts)
+        read = cluster_texts if module == 1 else texts if settings.reads_texts else None
         self.texts = None if read is None else bags(read).to(device)
-        width = network.settings.dimension
-        refined = texts is None or (module == 2 and network.settings.refinement)
+        refined = read is None or (module == 2 and settings.refinement)
         draws = torch.Generator().manual_seed(0)
-        rows, std = self.count if refined else 0, network.settings.initial_std
+        rows, std = self.count if refined else 0, settings.initial_std
         self.refinement = EmbeddingTable(rows, width, draws, std).to(device)
-        if module == 2 and refined and cluster_texts is not None:
+        starts_at_text = settings.reads_texts or settings.refinement_init == "text"
+        if module == 2 and refined and cluster_texts is not None and starts_at_text:
             with torch.no_grad():
                 self.refinement.rows.copy_(network.tokens.eval()(bags(cluster_texts).to(device)))
         self.combination = Combination(width).to(device)
+        self.bias = (
+            nn.Parameter(torch.zeros(self.count, device=device)) if module == 2 and settings.label_bias else None
+        )
 
     def forward(self, network: Network, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
-        """Return h of all clusters, [K, D]."""
+        """Return h of all clusters, [K, D]; with a bias, [K, D + 1]."""
         text = None
         if self.texts is not None:
             text = network.label_texts(self.texts, dropout, generator)
@@ -228,4 +253,11 @@ class ClusterClassifiers(nn.Module):
         refined = self.refinement.gather() if len(self.refinement.rows) else None
         combined: Tensor = self.combination(refined, text)  # σ(α̃) ⊙ û² + σ(β̃) ⊙ Σ E_L(z_l)
         scale = self.settings.initial_scale(self.count)
-        return scale * F.normalize(combined, dim=1) if self.settings.cosine else combined
+        H = scale * F.normalize(combined, dim=1) if self.settings.cosine else combined
+        return H if self.bias is None else torch.cat([H, self.bias[:, None]], dim=1)
+
+
+def unit_rows(texts: csr_array) -> csr_array:
+    """Return texts [K, V] whose rows have length 1; empty ones stay empty."""
+    lengths = np.sqrt(texts.multiply(texts).sum(axis=1)).astype(texts.dtype)
+    return csr_array(texts.multiply(1 / np.maximum(lengths, 1e-12)[:, None]))

@@ -25,8 +25,12 @@ def boost_rare(network: Network, counts: Tensor, held_out: Part | None) -> None:
     """
     W, logs = network.composed_classifiers, rarity(counts).to(network.composed_classifiers)[:, None]
 
+    def lengthened(power: float | Tensor) -> Tensor:
+        D = network.settings.dimension
+        return torch.cat([W[:, :D] * torch.exp(power * logs), W[:, D:]], dim=1)  # a bias stays as it is
+
     def quality(power: float, part: Part) -> float:
-        network.composed_classifiers = W * torch.exp(power * logs)
+        network.composed_classifiers = lengthened(power)
         return ndcg_at_5(network.learner(counts, len(counts)), part)
 
     try:
@@ -34,7 +38,7 @@ def boost_rare(network: Network, counts: Tensor, held_out: Part | None) -> None:
             sample = evenly_spaced(held_out, MANY)
             network.rare_power.fill_(largest_power({power: quality(power, sample) for power in POWERS}))
     finally:
-        network.composed_classifiers = W * torch.exp(network.rare_power * logs)
+        network.composed_classifiers = lengthened(network.rare_power)
 
 
 def rarity(counts: Tensor) -> Tensor:

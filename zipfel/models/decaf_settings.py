@@ -29,11 +29,15 @@ class DecafSettings(Settings):
         "candidates: all labels (none), those of the best clusters (beam), the nearest (hnsw), of a tree (parabel); "
         "left open: none, or beam if labels are too many",
     )
-    clusters: int | None = setting(None, "K, a power of two; left open: up to L / 4 and 2^17", at_least=1)
-    beam: int | None = setting(
-        None, "clusters opened; left open: enough for 85 % of labels, up to 5 % of K, 256", at_least=1
+    clusters: int | None = setting(None, "K, a power of two; left open: by labels_per_cluster, up to 2^17", at_least=1)
+    labels_per_cluster: float = setting(4, "K left open: the largest power of two up to labels / this", at_least=2)
+    beam: int | None = setting(None, "clusters opened, up to K; left open: chosen for 85 % of labels", at_least=1)
+    beam_chosen_on: Literal["train", "validation"] = setting(
+        "validation",
+        "points that choose the beam: train, the fewest clusters with more than 85 % of its labels; "
+        "validation, the same but at most 5 % of K and 256",
+        was="judged",
     )
-    beam_chosen_on: Literal["train", "validation"] = setting("validation", "points that choose the beam", was="judged")
     loss: Literal["logistic", "decoupled"] = setting(
         "decoupled",
         "of Module IV: each label on its own, or each right label against all wrong ones",
@@ -41,6 +45,9 @@ class DecafSettings(Settings):
     )
     add_missed_labels: bool = setting(True, "learn also from right labels that the shortlist missed", was="missed")
     label_text: bool = setting(True, "classifiers read the labels' texts, where there are any")
+    text_in_classifiers: bool = setting(True, "Modules II and IV read label texts; false leaves them to Module I")
+    unit_cluster_texts: bool = setting(False, "texts of clusters, which are sums of label texts, have length 1")
+    label_bias: bool = setting(False, "classifiers of labels and clusters have a bias of their own (Modules II and IV)")
     refinement: bool = setting(True, "classifiers have a vector of their own for each label besides")
     refinement_init: Literal["text", "random"] = setting(
         "text",
@@ -49,6 +56,7 @@ class DecafSettings(Settings):
         search=["text", "random"],
     )
     token_init: str = setting("random", "token vectors at the start: random, fasttext, or a file", was="tokens")
+    module1: bool = setting(True, "train Module I; false: Module II starts from the token vectors of token_init")
     lite: bool = setting(False, "token vectors stay as Module I leaves them, and learners share them")
     cosine: bool = setting(True, "points and classifiers have length 1 in training; one scale for all labels")
     relu: bool = setting(False, "x̂ ends in a ReLU")
@@ -80,15 +88,18 @@ class DecafSettings(Settings):
         0.003, "highest learning rate", above=0, was="rate", search=Span(0.0005, 0.02, log=True)
     )
     module1_learning_rate: float = setting(0.01, "the same in Module I, and of a tree", above=0, was="first_rate")
-    halve_learning_rate: bool = setting(False, "constant learning rate, halved half-way", was="halve")
+    halve_learning_rate: bool = setting(
+        False, "constant learning rate, halved half-way, and in Module I again after three quarters", was="halve"
+    )
     patience: int = setting(10, "epochs without a better validation after which training stops", at_least=1)
 
     def check(self) -> None:
         """Check settings that belong together."""
         if self.clusters is not None and self.clusters & (self.clusters - 1):
             raise ConfigError(f"clusters must be a power of two; found {self.clusters}")
-        if not (self.label_text or self.refinement):
-            raise ConfigError("label_text and refinement are both false, which leaves nothing of a classifier")
+        for name in ("label_text", "text_in_classifiers"):
+            if not (getattr(self, name) or self.refinement):
+                raise ConfigError(f"{name} and refinement are both false, which leaves nothing of a classifier")
 
     @property
     def initial_std(self) -> float:
@@ -103,19 +114,25 @@ class DecafSettings(Settings):
         """Return the offset of the scores of this many clusters."""
         return -self.initial_scale(clusters) / 3 if self.cosine else 0.0
 
+    @property
+    def reads_texts(self) -> bool:
+        """Whether classifiers of Modules II and IV read the labels' texts."""
+        return self.label_text and self.text_in_classifiers
+
     def is_exact(self, labels: int, device: torch.device) -> bool:
         """Whether this many labels are trained and searched without a shortlist."""
         return labels <= EXACT[device.type] if self.shortlist is None else self.shortlist == "none"
 
     def cluster_count(self, labels: int) -> int:
         """Return K for this many labels: never more than half as many."""
-        quarter, half = (1 << max(0, (labels // share).bit_length() - 1) for share in (4, 2))
-        return min(self.clusters or min(quarter, MOST_CLUSTERS), half)
+        wanted, half = (1 << max(0, int(labels / share).bit_length() - 1) for share in (self.labels_per_cluster, 2))
+        return min(self.clusters or min(wanted, MOST_CLUSTERS), half)
 
 
 PRESETS: dict[str, DecafSettings] = {
-    "paper": DecafSettings(  # D is that of their large data sets; K and the beam follow the labels
-        dimension=512, learners=3, shortlist="beam", beam_chosen_on="train", loss="logistic", add_missed_labels=False,
+    "paper": DecafSettings(  # value by value, with sources, in docs/papers/decaf.md; D is 512 from a million labels on
+        dimension=300, learners=3, shortlist="beam", beam_chosen_on="train", loss="logistic", add_missed_labels=False,
+        labels_per_cluster=2.25, unit_cluster_texts=True, label_bias=True,
         cosine=False, relu=True, boost_rare_labels=False, residual=True, dropout=0.2, batch_size=255, epochs=10,
         min_steps=1, learning_rate=0.008, halve_learning_rate=True, module1_dropout=0.5, module1_epochs=20,
         module1_learning_rate=0.01,

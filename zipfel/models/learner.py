@@ -19,7 +19,7 @@ from zipfel.calibration import DEPTH, MOST_POINTS
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.index import Search, recall
-from zipfel.index.exact import SPARE, ExactIndex, row_products
+from zipfel.index.exact import SPARE, ExactIndex, row_products, with_ones
 from zipfel.nn.encoders import Encoder
 from zipfel.training.machine import keep_freed_memory
 from zipfel.training.trainer import Validation
@@ -66,6 +66,7 @@ class Learner:
     """Encodes points, finds candidates, and ranks labels.
 
     search_encoder: encodes points for the index, where the index searches other vectors than the classifier uses.
+    has_bias: the classifier's vectors end in a bias, [N, D + 1], so that its queries end in a 1.
     """
 
     encoder: Encoder
@@ -73,6 +74,7 @@ class Learner:
     classifier: Classifier
     device: torch.device
     search_encoder: Encoder | None = None
+    has_bias: bool = False
 
     @property
     def first(self) -> Learner:
@@ -109,11 +111,11 @@ class Learner:
 
     @torch.no_grad()
     def encode(self, X: csr_array, encoder: Encoder | None = None) -> Tensor:
-        """Return the vectors of points, [points, D], by the learner's encoder or another one."""
-        encoder = encoder or self.encoder
-        encoder.eval()
-        encoded: Tensor = encoder(bags(X).to(self.device))
-        return encoded
+        """Return the vectors of points, [points, D], by the learner's encoder (with a 1 for a bias) or another one."""
+        used = encoder or self.encoder
+        used.eval()
+        encoded: Tensor = used(bags(X).to(self.device))
+        return with_ones(encoded, self.classifier.vectors) if encoder is None else encoded
 
     def explained(self, row: csr_array, label: int) -> NDArray[np.float64]:
         """Return what each stored feature of a point [1, F] adds to a label's score, [T].
@@ -127,7 +129,8 @@ class Learner:
         encoder with cosines a weight is scale · x_t e_t · w_l / ‖Σ x_t e_t‖, and nothing is approximate.
         """
         point, query = bags(row).to(self.device), self.encode(row)
-        length = self.encoder.unscaled(point).float().norm() / query.norm() if query.any() else 1.0
+        x = query[:, :-1] if self.has_bias else query
+        length = self.encoder.unscaled(point).float().norm() / x.norm() if x.any() else 1.0
         score = self.classifier.scorer(label, query, self.index)
         nodes = np.stack(np.polynomial.legendre.leggauss(STEPS)) / 2 + [[0.5], [0]]  # from [-1, 1] to [0, 1]
         steps, shares = torch.from_numpy(nodes).to(point.weights)
@@ -135,14 +138,15 @@ class Learner:
             along = (steps[:, None] * point.weights).flatten().requires_grad_()  # [STEPS · T]
             ends = torch.arange(STEPS + 1, device=self.device) * len(point.ids)
             vectors = self.encoder.unscaled(Bags(point.ids.repeat(STEPS), along, ends)).float() / length  # [STEPS, D]
-            (slopes,) = torch.autograd.grad((score(vectors) * shares).sum(), along)
+            scores = score(with_ones(vectors, self.classifier.vectors))
+            (slopes,) = torch.autograd.grad((scores * shares).sum(), along)
         return np.asarray((slopes.view(STEPS, -1).sum(dim=0) * point.weights).double().cpu())
 
     def cosines(self, label: int) -> Tensor | None:
         """Return the cosine of a label's vector with that of each label, [L]; None if the vectors are of points."""
         if self.classifier.point_labels is not None:
             return None
-        vectors = self.classifier.vectors
+        vectors = self.classifier.vectors[:, :-1] if self.has_bias else self.classifier.vectors
         own = F.normalize(vectors[label], dim=0)
         chunks = torch.split(vectors, COMPARED)
         return torch.cat([chunk @ own / chunk.norm(dim=1).clamp_min(1e-12) for chunk in chunks])

@@ -23,7 +23,7 @@ from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
 from zipfel.index import Index, build_index, load_index
 from zipfel.index.beam import BeamIndex, NearIndex
-from zipfel.index.exact import ExactIndex, products
+from zipfel.index.exact import ExactIndex, products, with_ones
 from zipfel.index.tree import TreeIndex, nodes_on_the_way
 from zipfel.labelspace.clusters import balanced_clusters
 from zipfel.models.base import Lesson
@@ -46,7 +46,7 @@ class ShortlistTask:
     """The training data of a shortlister, after Module II."""
 
     clusters: Tensor  # of each label, [L]
-    H: Tensor  # classifiers of the clusters, [K, D]
+    H: Tensor  # classifiers of the clusters, [K, D]; with a bias, [K, D + 1]
     lesson: Lesson
     Z: csr_array | None
     run: Run
@@ -60,7 +60,7 @@ class Shortlister(nn.Module):
     Points are encoded with copies of E and E_D as Module II leaves them; with `lite`, E is shared and not copied.
     """
 
-    heads: Tensor  # of clusters [K, D], of a tree's nodes [2K − 2, D + 1], or of labels [L, D]
+    heads: Tensor  # of clusters [K, D] or with a bias [K, D + 1], of a tree's nodes [2K − 2, D + 1], of labels [L, D]
     clusters: Tensor  # of each label, [L], or its leaf; empty where labels have vectors of their own
     beam: Tensor  # clusters, leaves or labels that a search opens
 
@@ -130,15 +130,24 @@ class Shortlister(nn.Module):
         return hits / max(1, int(part.Y.nnz))
 
     def beam_of_clusters(self, task: ShortlistTask) -> int:
-        """Return the smallest B whose clusters contain 85 % of labels; at most 5 % of all clusters, and 256."""
+        """Return B as set; or the least by which shortlists hold 85 % of labels.
+
+        On train it is the paper's rule, over all points. Otherwise some held-out points decide, and B is at most 5 % of
+        all clusters, and 256.
+        """
+        clusters = len(task.H)
         if self.settings.beam:
-            return min(self.settings.beam, len(task.H))
-        part, validation = task.lesson.train, task.lesson.validation
-        if validation and self.settings.beam_chosen_on == "validation":
-            part = validation
+            return min(self.settings.beam, clusters)
+        if self.settings.beam_chosen_on == "train":
+            return smallest_beam(self.cluster_ranks(task.lesson.train, task))
+        part = task.lesson.validation or task.lesson.train
         ranks = self.cluster_ranks(evenly_spaced(part, BEAM_POINTS), task)
-        most = min(WIDEST, int(WIDEST_SHARE * len(task.H)))
-        return max(1, min(int(np.quantile(ranks, RECALL, method="higher")) + 1, most))
+        wanted = int(np.quantile(ranks, RECALL, method="higher")) + 1
+        most = max(1, min(WIDEST, int(WIDEST_SHARE * clusters)))
+        if wanted > most:
+            held = f"shortlists hold {np.mean(ranks < most):.0%} of labels, not {RECALL:.0%}"
+            task.run.note(f"{held}: the beam is limited to {most} of {clusters:,} clusters; set beam={wanted} for more")
+        return min(wanted, most)
 
     def list_length(self, task: ShortlistTask) -> int:
         """Return the average number of labels in the clusters that S opens."""
@@ -148,7 +157,7 @@ class Shortlister(nn.Module):
         """Return for each label of each point how many clusters score above the label's own, [T]."""
         ranks, clusters = [], task.clusters.long()
         for rows, queries in self.encoded(part):
-            scores = products(queries, task.H)  # [B, K]
+            scores = products(with_ones(queries, task.H), task.H)  # [B, K]
             own = bags(part.Y, rows).to(scores.device)
             counts = own.offsets.diff()
             owners = torch.arange(len(own), device=scores.device).repeat_interleave(counts)
@@ -302,6 +311,16 @@ class LabelTree(Shortlister):
 
 
 SHORTLISTERS: dict[str, type[Shortlister]] = {"beam": ClusterBeam, "hnsw": NearestLabels, "parabel": LabelTree}
+
+
+def smallest_beam(ranks: NDArray[np.int64]) -> int:
+    """Return the least B with which more than 85 % of labels, by the ranks of their clusters, are on shortlists.
+
+    >>> smallest_beam(np.array([0] * 85 + [3] * 14 + [7])), smallest_beam(np.array([0] * 86 + [3] * 14))
+    (4, 1)
+    """
+    found = np.cumsum(np.bincount(ranks))  # by B - 1
+    return int(np.argmax(100 * found > round(100 * RECALL) * len(ranks))) + 1
 
 
 def tree_sizes(labels: int, width: int) -> tuple[int, int]:

@@ -32,7 +32,7 @@ class Schedule:
     learning_rate: float
     warmup: float = 0.1
     fixed: bool = False  # constant learning rate
-    halve: bool = False  # constant learning rate, halved after half of the steps
+    halve_at: tuple[float, ...] = ()  # constant learning rate, halved after each of these shares of all steps
     optimizer: Literal["adam", "sgd"] = "adam"
     patience: int | None = None  # epochs without a better validation after which to stop; None never stops
     half: bool = False  # bfloat16 products on a CPU too; a GPU always uses them
@@ -42,8 +42,8 @@ class Schedule:
 
     def rate_at(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 0."""
-        if self.fixed or self.halve:
-            return self.learning_rate / 2 if self.halve and 2 * step >= steps else self.learning_rate
+        if self.fixed or self.halve_at:
+            return self.learning_rate * 0.5 ** sum(step >= share * steps for share in self.halve_at)
         done, rising = (step + 1) / (steps + 1), self.warmup
         return self.learning_rate * (done / rising if done < rising else (1 - done) / (1 - rising))
 
