@@ -32,7 +32,8 @@ class Schedule:
     learning_rate: float
     warmup: float = 0.1
     fixed: bool = False  # constant learning rate
-    halve: bool = False  # constant learning rate, halved after half of the steps
+    halve: bool = False  # constant learning rate, halved once
+    halve_at: float = 0.5  # share of the steps after which it is halved
     optimizer: Literal["adam", "sgd"] = "adam"
     patience: int | None = None  # epochs without a better validation after which to stop; None never stops
     half: bool = False  # bfloat16 products on a CPU too; a GPU always uses them
@@ -43,7 +44,7 @@ class Schedule:
     def rate_at(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 0."""
         if self.fixed or self.halve:
-            return self.learning_rate / 2 if self.halve and 2 * step >= steps else self.learning_rate
+            return self.learning_rate / 2 if self.halve and step >= self.halve_at * steps else self.learning_rate
         done, rising = (step + 1) / (steps + 1), self.warmup
         return self.learning_rate * (done / rising if done < rising else (1 - done) / (1 - rising))
 
