@@ -17,7 +17,7 @@ def cooccurrence(Y: csr_array) -> csr_array:
 
 
 def walk_step(Y: csr_array) -> csr_array:
-    """Return P [labels, labels], the rows of Yᵀ Y divided by their sums: one step of a walk to labels that share points.
+    """Return P [labels, labels], the rows of Yᵀ Y divided by their sums: a step of a walk to labels that share points.
 
     A label stays where it is in proportion to its own points; one without points has an empty row.
 

@@ -22,7 +22,7 @@ from zipfel.index import Search, recall
 from zipfel.index.exact import SPARE, ExactIndex, row_products
 from zipfel.nn.encoders import Encoder
 from zipfel.training.machine import keep_freed_memory
-from zipfel.training.trainer import Validation
+from zipfel.training.trainer import Outcome, Validation
 from zipfel.types import Bags, Ranking, Shortlist, stored
 
 BATCH = 1024
@@ -200,6 +200,27 @@ class Predictor(Protocol):
     def cosines(self, label: int) -> Tensor | None:
         """Return the cosine of a label's vector with that of each label, [L]; None if it has no such vectors."""
         ...
+
+
+def in_turn(learn: Callable[[int], Outcome], learners: int) -> tuple[int, Outcome]:
+    """Train learners one after the other; return how many of them can rank, and how training ended.
+
+    learn: trains the learner of a number. Ctrl-C leaves the learners that are finished, or nothing to rank with.
+    """
+    outcomes: list[Outcome] = []
+    for number in range(learners):
+        try:
+            outcomes.append(learn(number))
+        except KeyboardInterrupt:
+            if not outcomes:  # nothing can be ranked yet
+                raise
+            outcomes[-1].interrupted = True
+        if outcomes[-1].interrupted:
+            break
+    first, last = outcomes[0], outcomes[-1]
+    return len(outcomes), Outcome(first.best, first.best_epoch, sum(outcome.epochs for outcome in outcomes),
+                                  sum(outcome.seconds for outcome in outcomes), last.interrupted,
+                                  first.metric)  # fmt: skip
 
 
 def learner_of(predictor: Predictor) -> Learner:

@@ -1,4 +1,4 @@
-"""The prediction of LightDXML (Sec. IV-F) and Astec: a mix of the scores of classifier and shortlist, and the choice of β."""
+"""Prediction of LightDXML (Sec. IV-F) and Astec: a mix of the scores of classifier and shortlist, the choice of β."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from zipfel.nn.encoders import EmbeddingTable
 
 EXTRA = 8  # columns that biases take: a GPU multiplies odd widths at half the speed
 
+
 class Combination(nn.Module):
     """DECAF's combination block: σ(α) ⊙ a + σ(β) ⊙ b; both weights start at ½."""
 
