@@ -51,6 +51,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lightdxml": {"dimension": 32, "epochs": 8, "min_steps": 1, "batch_size": 64, "learning_rate": 0.02,
                   "shortlist_size": 20},
     "decaf": {"dimension": 32, "epochs": 8, "min_steps": 1, "batch_size": 64, "learning_rate": 0.02, "dropout": 0.0},
+    "astec": {"dimension": 32, "epochs": 8, "module1_epochs": 4, "min_steps": 1, "batch_size": 64,
+              "learning_rate": 0.02, "module1_learning_rate": 0.02, "shortlist_size": 20, "dropout": 0.2},
 }  # fmt: skip
 BEAM: dict[str, Any] = {**SETTINGS["decaf"], "beam": 4, "module1_epochs": 4, "module1_learning_rate": 0.02}
 MINED: dict[str, Any] = {"negatives": "mined", "rounds": 2, "mined": 10}
@@ -60,12 +62,15 @@ SETTINGS |= {
     "decaf, beam": {**BEAM, "shortlist": "beam"},
     "decaf, parabel": {**BEAM, "shortlist": "parabel"},
     "decaf, ensemble": {**SETTINGS["decaf"], "learners": 2, "epochs": 5},
+    "astec, documents": {**SETTINGS["astec"], "features": "relu", "gamma": 0.1, "neighbours": 30, "negatives": "own",
+                         "random_negatives": 10, "search_by": "intermediate", "freeze_tokens": True, "learners": 2,
+                         "module1_epochs": 12, "module1_dropout": 0.1, "dropout": 0.1},
     "linear": {},
     "linear, mined": MINED,
     "blend": {"main": "decaf", "main_settings": {**SETTINGS["decaf"], "epochs": 5}},
     "blend, glas": {"main": "glas", "main_settings": {**SETTINGS["glas"], "epochs": 5}},
     "blend, mnn": {"main": "mnn", "main_settings": {**SETTINGS["mnn"], "epochs": 5}, "linear_settings": MINED},
-}
+}  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
