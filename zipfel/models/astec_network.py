@@ -57,9 +57,10 @@ class Features(nn.Module):
         return PredictionEncoder(self.tokens, self.block, self.settings.cosine, self.settings.features == "relu")
 
     def searched(self) -> PredictionEncoder:
-        """Return the encoder to the unit vectors that labels are searched with: v, or x̂."""
-        block = None if self.settings.search_by == "intermediate" else self.block
-        return PredictionEncoder(self.tokens, block, True, self.settings.features == "relu")
+        """Return the encoder to the vectors that labels are searched with: v, or x̂; with `cosine`, of length 1."""
+        settings = self.settings
+        block = None if settings.search_by == "intermediate" else self.block
+        return PredictionEncoder(self.tokens, block, settings.cosine, settings.features == "relu")
 
 
 class Centroids(nn.Module):
@@ -157,7 +158,7 @@ class Network(nn.Module):
         encode = self.features.searched()
         self.centroids.place(part, encode, self.settings.smoothing == "both")
         if documents.shape[0]:
-            self.centroids.documents.copy_(self.encoded(documents, encode))
+            self.centroids.documents.copy_(F.normalize(self.encoded(documents, encode), dim=1))
         self.build(seed)
 
     def build(self, seed: int) -> None:
