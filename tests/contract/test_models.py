@@ -67,6 +67,7 @@ SETTINGS |= {
     "astec, documents": {**SETTINGS["astec"], "features": "relu", "gamma": 0.1, "neighbours": 30, "negatives": "own",
                          "random_negatives": 10, "search_by": "intermediate", "freeze_tokens": True, "learners": 2,
                          "module1_epochs": 12, "module1_dropout": 0.1, "dropout": 0.1},
+    "astec, reranker": {**SETTINGS["astec"], "epochs": 4, "reranker": True, "reranker_learning_rate": 0.02},
     "linear": {},
     "linear, mined": MINED,
     "blend": {"main": "decaf", "main_settings": {**SETTINGS["decaf"], "epochs": 5}},

@@ -27,11 +27,12 @@ from zipfel.models.astec import Astec
 from zipfel.models.astec_network import Network
 from zipfel.models.astec_settings import PRESETS, AstecSettings
 from zipfel.models.base import Lesson, Tensors, settings_of
-from zipfel.models.learner import in_turn
+from zipfel.models.learner import Ensemble, Learner, in_turn
 from zipfel.models.mixed import figures_by_beta
+from zipfel.models.reranker import RerankedPredictor, Reranker
 from zipfel.nn.classifiers import EXTRA, OneVsAll
 from zipfel.training.run import Run
-from zipfel.training.trainer import Outcome
+from zipfel.training.trainer import Outcome, Schedule
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -103,6 +104,7 @@ def test_the_paper_has_the_values_of_the_authors_configuration():
     assert (paper.freeze_tokens, paper.search_by, paper.refresh_epochs, paper.negatives) == (
         True, "intermediate", None, "own",
     )  # fmt: skip
+    assert (paper.reranker, paper.reranker_epochs, paper.reranker_learning_rate) == (True, 15, 0.005)
     assert (paper.cosine, paper.loss, paper.smoothing, paper.index) == (False, "logistic", "clusters", "hnsw")
 
 
@@ -185,10 +187,10 @@ def test_features_are_the_same_in_training_and_prediction(features, cosine):
     for _ in range(30):  # until the singular vector is found
         network.features.block.train().spectral()
     points = bags(planted().X)
-    expected = network.features.eval()(points, 0.0, seeded())
-    torch.testing.assert_close(network.final()(points), expected, rtol=1e-4, atol=1e-5)
-    alone = network.final()(bags(planted().X[[3]]))
-    assert torch.equal(alone[0], network.final()(points)[3])
+    expected = network.features.eval()(points, seeded())
+    torch.testing.assert_close(network.features.prediction_encoder()(points), expected, rtol=1e-4, atol=1e-5)
+    alone = network.features.prediction_encoder()(bags(planted().X[[3]]))
+    assert torch.equal(alone[0], network.features.prediction_encoder()(points)[3])
     assert bool((expected >= 0).all()) is (features == "relu")
 
 
@@ -248,7 +250,7 @@ def test_the_offset_matches_the_number_of_labels_after_the_decoupled_loss(loss):
     part = planted()
     (network,) = learned(part, loss=loss).all_networks()
     (scale, offset), W = network.classifier.scale_and_offset(), network.classifier.composed()
-    logits = scale * network.encoded(part.X, network.final()) @ W.T + offset
+    logits = scale * network.encoded(part.X, network.features.prediction_encoder()) @ W.T + offset
     expected = float(torch.sigmoid(logits).sum())
     assert (abs(expected - part.Y.nnz) < 0.5) is (loss == "decoupled")
 
@@ -361,6 +363,63 @@ def test_learners_in_turn_add_up():
     outcomes = [Outcome(0.5, 1, 3, 2.0, metric="P@1"), Outcome(0.7, 2, 4, 5.0, metric="P@1")]
     count, whole = in_turn(lambda number: outcomes[number], 2)
     assert (count, whole) == (2, Outcome(0.5, 1, 7, 7.0, False, "P@1"))
+
+
+# --- Re-ranker --------------------------------------------------------------------------------------------------------
+
+
+def test_the_re_ranker_learns_from_all_learners_together(monkeypatch):
+    part, seen = planted(), []
+    plain = Reranker.fit
+
+    def fit(self: Reranker, predictor: Any, lesson: Lesson, k: int, schedule: Schedule, run: Run) -> Outcome:
+        seen.append((predictor, k, schedule))
+        return plain(self, predictor, lesson, k, schedule, run)
+
+    monkeypatch.setattr(Reranker, "fit", fit)
+    given = {"reranker": True, "reranker_epochs": 3, "reranker_learning_rate": 0.03, "freeze_tokens": True}
+    model = learned(part, learners=2, **given)
+    ((predictor, k, schedule),) = seen
+    assert isinstance(predictor, Ensemble)
+    assert (k, schedule.epochs, schedule.learning_rate) == (6, 3, 0.03)
+    reranked = model.predictor()
+    assert isinstance(reranked, RerankedPredictor)
+    assert (reranked.k, len(reranked.main.learners)) == (6, 2)
+    start = model.new_reranker(Run())
+    assert not torch.equal(model.reranker.encoder.tokens.rows, start.encoder.tokens.rows)  # its own tokens learn
+    assert not any(model.reranker.encoder.tokens is network.features.tokens for network in model.all_networks())
+
+
+def test_a_re_ranker_is_saved_grows_and_resumes(tmp_path):
+    part = planted()
+    model = model_of(part, reranker=True)
+    run = Run(tmp_path)
+    run.open({})
+    stops_after(1, "reranker.checkpoint")(run)
+    with pytest.raises(Stop):
+        model.fit(Lesson(part), run)
+    run = Run(tmp_path)
+    run.open({})
+    model = model_of(part, reranker=True)
+    model.fit(Lesson(part), run)
+    assert same(state(model), state(learned(part, reranker=True)))
+    again = Astec.restored(42, 8, model.settings, model.tensors())
+    one, other = (each.predictor().rank(part.X, 8) for each in (model, again))
+    np.testing.assert_array_equal(one.scores, other.scores)
+    again.add_labels(2, seeded(1))
+    again.add_features(3, seeded(2))
+    assert again.reranker.classifier.labels.rows.shape == (10, 16)
+    assert again.reranker.encoder.tokens.rows.shape == (45, 16)
+
+
+def test_ctrl_c_before_the_re_ranker_leaves_the_learners(monkeypatch):
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Reranker, "fit", stop)
+    model = model_of(planted(), reranker=True)
+    assert model.fit(Lesson(planted()), Run()).interrupted
+    assert isinstance(model.predictor(), Learner)
 
 
 # --- Warm fits, documents and new labels ------------------------------------------------------------------------------

@@ -2,22 +2,21 @@
 
 Dahiya et al., *DeepXML: A Deep Extreme Multi-Label Learning Framework Applied to Short Text Documents*, WSDM 2021. Held
 next to what others say of it, and to the authors' code, in docs/papers/astec.md, and in the paper's order: Modules I to
-IV, prediction. The parts of a learner are in astec_network.py.
+IV, re-ranker, ensemble. The parts of a learner are in astec_network.py, new labels and saving in astec_model.py.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, vstack
-from torch import Tensor, nn
+from scipy.sparse import csr_array
+from torch import Tensor
 
 from zipfel.config import Settings
 from zipfel.data.batches import bags
@@ -26,51 +25,29 @@ from zipfel.index.exact import products
 from zipfel.labelspace.centroids import sparse_centroids
 from zipfel.labelspace.clusters import balanced_clusters
 from zipfel.labelspace.graph import walk_step
+from zipfel.models.astec_model import AstecModel
 from zipfel.models.astec_network import Network, all_labels
-from zipfel.models.astec_settings import PRESETS, AstecSettings
-from zipfel.models.base import Abilities, Cost, Lesson, Model
+from zipfel.models.astec_settings import PRESETS
+from zipfel.models.base import Lesson
 from zipfel.models.decaf import trained_together
-from zipfel.models.learner import BATCH, Learner, in_turn, labelled, ndcg_at_5, validation_of
+from zipfel.models.learner import BATCH, in_turn, labelled, ndcg_at_5, validation_of
 from zipfel.models.mixed import chosen_beta, figures_by_beta
-from zipfel.models.neighbours import Memory, not_among, widened
-from zipfel.models.saving import sparse_matrix, sparse_tensors
+from zipfel.models.reranker import Reranker
 from zipfel.models.shortlisters import labels_to_clusters
 from zipfel.models.tokens import start_tokens
 from zipfel.nn.classifiers import OneVsAll
-from zipfel.training.run import Run, State, part_of, with_prefix
+from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import stored
 
 HALVED_AT = 0.7  # of the steps: the authors halve the learning rate after 14 of 20 epochs
 
 
-class Astec(Model):
+class Astec(AstecModel):
     """Learners that are trained one after the other, each with modules of its own."""
 
     presets: ClassVar[Mapping[str, Settings]] = PRESETS
     most_held_out = 1000  # points: they only choose epochs and β, and are worth more in training
-    train_only = ("networks.*.classifier.lengths", "documents.X.*")
-    settings: AstecSettings
-    counts: Tensor  # training points of each label, [L]
-
-    def __init__(self, features: int, labels: int, settings: AstecSettings, generator: torch.Generator) -> None:
-        super().__init__(features, labels, settings, generator)
-        self.networks = nn.ModuleList(Network(features, labels, settings, generator) for _ in range(settings.learners))
-        self.register_buffer("counts", torch.zeros(labels, dtype=torch.int32))
-        self.documents = Part(csr_array((0, labels), dtype=np.float32), X=csr_array((0, features), dtype=np.float32))
-
-    @classmethod
-    def abilities(cls, settings: AstecSettings) -> Abilities:
-        """Return the abilities of Astec, which takes no label texts."""
-        return Abilities(
-            takes_new_words=not settings.freeze_tokens,  # whose vectors Module IV does not train
-            takes_shortlist=True,
-            weights_points=True,
-        )
-
-    def all_networks(self) -> list[Network]:
-        """Return the networks of all learners."""
-        return [network for network in self.networks if isinstance(network, Network)]
 
     def fit(self, lesson: Lesson, run: Run) -> Outcome:
         """Learn; each module keeps the epoch that is best on validation."""
@@ -88,9 +65,12 @@ class Astec(Model):
                 self.module_1(networks[number], number, lesson, run)
             return self.modules_2_to_4(networks[number], number, lesson, run, warm)
 
+        reranker = self.new_reranker(run) if settings.reranker and self.reranker is None else self.reranker
         count, outcome = in_turn(learn, len(networks))
         self.networks = self.networks[:count]
-        return outcome
+        if reranker is None or outcome.interrupted:
+            return outcome
+        return self.learn_reranker(reranker, lesson, run, outcome)
 
     def start_tokens(self, lesson: Lesson, run: Run) -> None:
         """Start the token vectors of all learners from FastText's, or from those of a file."""
@@ -121,11 +101,11 @@ class Astec(Model):
         heads = OneVsAll(count, settings.dimension, settings.cosine, draws, biases=settings.biases).to(device)
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
-            x = features(bags(part.X, rows).to(device), settings.module1_dropout, generator)
+            x = features(bags(part.X, rows).to(device), generator, settings.module1_dropout)
             return {"surrogate": all_labels(heads, x, None, bags(meta_Y, rows).to(device), None, decoupled=False)}
 
         def precision(held_out: Part) -> float:
-            (scale, offset), H, encode = heads.scale_and_offset(), heads.composed(), network.final()
+            (scale, offset), H, encode = heads.scale_and_offset(), heads.composed(), features.prediction_encoder()
             vectors = torch.split(network.encoded(held_out.X, encode), BATCH)
             best = torch.cat([(scale * products(some, H) + offset).argmax(dim=1) for some in vectors])
             truth = labels_to_clusters(held_out.Y, clusters, count)
@@ -205,6 +185,20 @@ class Astec(Model):
         network.set_offset(lesson.validation or lesson.train)
         network.build(run.seed)
 
+    # --- Re-ranker ----------------------------------------------------------------------------------------------------
+
+    def learn_reranker(self, reranker: Reranker, lesson: Lesson, run: Run, outcome: Outcome) -> Outcome:
+        """Train the re-ranker on the errors of all learners together; hold it unless its first epoch was stopped."""
+        settings = self.settings
+        schedule = self.schedule(lesson.train, settings.reranker_epochs, settings.reranker_learning_rate)
+        try:
+            more = reranker.fit(self.merged_learners(), lesson, self.top, schedule, run)
+        except KeyboardInterrupt:  # while labels were ranked for all points
+            return replace(outcome, interrupted=True)
+        self.reranker = reranker if more.epochs else self.reranker
+        epochs, seconds = outcome.epochs + more.epochs, outcome.seconds + more.seconds
+        return replace(outcome, epochs=epochs, seconds=seconds, interrupted=more.interrupted)
+
     def schedule(self, part: Part, epochs: int, learning_rate: float) -> Schedule:
         """Return how long and how fast a module learns."""
         settings = self.settings
@@ -212,85 +206,3 @@ class Astec(Model):
         enough = max(epochs, math.ceil(settings.min_steps * batch_size / len(part)))
         return Schedule(enough, batch_size, learning_rate, halve=settings.halve_learning_rate, halve_at=HALVED_AT,
                         patience=settings.patience, asked=epochs)  # fmt: skip
-
-    # --- Prediction ---------------------------------------------------------------------------------------------------
-
-    def learners(self) -> Sequence[Learner]:
-        """Return the learners."""
-        return [self.learner(network) for network in self.all_networks()]
-
-    def learner(self, network: Network) -> Learner:
-        """Return one learner."""
-        return network.learner(widened(self.documents.Y, len(self.counts)), self.counts)
-
-    # --- New labels, tokens and documents; saving; plans -------------------------------------------------------------
-
-    def remember(self, part: Part) -> None:
-        """Append the points of a part to the documents whose labels are candidates, but those that are among them."""
-        known = Memory(torch.empty(0), widened(self.documents.Y, len(self.counts)), self.documents.X)
-        new = not_among(part, known) if len(self.documents) else part
-        self.documents = Part(vstack([known.Y, new.Y], format="csr"), X=vstack([known.X, new.X], format="csr"))
-        for network in self.all_networks():
-            network.centroids.documents = self.counts.new_zeros(
-                len(self.documents), self.settings.dimension, dtype=torch.float32
-            )
-
-    def add_features(self, count: int, generator: torch.Generator) -> None:
-        """Append tokens with random vectors."""
-        self.features += count
-        X = self.documents.X
-        assert X is not None
-        X = csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], self.features))
-        self.documents = Part(self.documents.Y, X=X)
-        for network in self.all_networks():
-            network.features.tokens.grow(count, generator, std=self.settings.dimension**-0.5)
-
-    def add_labels(self, count: int, generator: torch.Generator) -> None:
-        """Append labels with random classifiers, on no shortlist yet."""
-        self.counts = torch.cat([self.counts, self.counts.new_zeros(count)])
-        self.label_count += count
-        for network in self.all_networks():
-            network.grow(count, generator)
-
-    def more_tensors(self) -> State:
-        """Return the documents, and what the learners have besides parameters and buffers."""
-        more: State = {}
-        if len(self.documents):
-            more |= sparse_tensors("documents.Y", self.documents.Y, values=False)
-            more |= sparse_tensors("documents.X", self.documents.X)
-        for number, network in enumerate(self.all_networks()):
-            more |= with_prefix(f"networks.{number}.", network.more_tensors())
-        return more
-
-    def take_tensors(self, more: State) -> None:
-        """Restore the state that `more_tensors` returned."""
-        if "documents.Y.indptr" in more:
-            Y, X = (sparse_matrix(f"documents.{name}", more, width) for name, width in
-                    (("Y", self.label_count), ("X", self.features)))  # fmt: skip
-            self.documents = Part(Y, X=X)
-        for number, network in enumerate(self.all_networks()):
-            network.take_tensors(part_of(more, f"networks.{number}."))
-
-    @classmethod
-    def empty(cls, settings: AstecSettings, state: State) -> Self:
-        """Return a model with as many learners as were trained."""
-        count = 1 + max(int(name.split(".")[1]) for name in state if name.startswith("networks."))
-        return super().empty(replace(settings, learners=count), state)
-
-    def cost(self, lesson: Lesson) -> Cost:
-        """Add the shortlists and, with γ, the vectors of all points."""
-        settings = self.settings
-        documents = settings.learners * settings.dimension if settings.gamma else 0
-        return replace(super().cost(lesson), bytes_a_point=4 * (settings.width(self.label_count) + documents))
-
-    def complete(self, lesson: Lesson, rehearsed: Part) -> float:
-        """Keep as many documents as training will: the vectors of the rehearsed ones, over and over."""
-        if not self.settings.gamma:
-            return 0.0
-        start = time.perf_counter()
-        self.documents = Part(lesson.train.Y, X=lesson.train.X)
-        for network in self.all_networks():
-            known = network.centroids.documents
-            network.centroids.documents = known[torch.arange(len(self.documents)) % len(known)]
-            network.build(0)
-        return time.perf_counter() - start

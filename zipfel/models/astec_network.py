@@ -22,7 +22,7 @@ from zipfel.models.learner import BATCH, Learner, matching_offset, mean_ranking
 from zipfel.models.mixed import MixedClassifier
 from zipfel.models.neighbours import Memory, Vote
 from zipfel.models.shortlisters import label_sums
-from zipfel.negatives import list_bags, pooled, within
+from zipfel.negatives import list_bags, shortlisted, within
 from zipfel.nn import losses
 from zipfel.nn.classifiers import OneVsAll
 from zipfel.nn.encoders import EmbeddingTable, Encoder, PredictionEncoder, ResidualBlock, TextBlock, dropped
@@ -40,8 +40,9 @@ class Features(nn.Module):
         kind = ResidualBlock if settings.features == "relu" else TextBlock
         self.block = kind(D) if settings.residual else None
 
-    def forward(self, points: Bags, dropout: float, generator: torch.Generator) -> Tensor:
-        """Return x̂, [B, D], for learning, with dropout; with `cosine`, of length 1."""
+    def forward(self, points: Bags, generator: torch.Generator, dropout: float | None = None) -> Tensor:
+        """Return x̂, [B, D], for learning, with dropout: that of Module IV by default; with `cosine`, of length 1."""
+        dropout = self.settings.dropout if dropout is None else dropout
         v: Tensor = self.tokens(points)
         if self.settings.features == "relu":
             v = F.relu(v)
@@ -52,7 +53,7 @@ class Features(nn.Module):
         x = v if self.block is None else self.block(v, dropout, generator)
         return F.normalize(x, dim=1) if self.settings.cosine else x
 
-    def final(self) -> PredictionEncoder:
+    def prediction_encoder(self) -> PredictionEncoder:
         """Return the encoder to x̂."""
         return PredictionEncoder(self.tokens, self.block, self.settings.cosine, self.settings.features == "relu")
 
@@ -213,32 +214,34 @@ class Network(nn.Module):
         Random labels join the shortlists. With negatives=shared, the shortlists of a batch count for all its points.
         """
         settings, device, decoupled = self.settings, self.device(), self.settings.loss == "decoupled"
+        x = self.features(bags(part.X, rows).to(device), generator)  # [B, D]
+        lists = near
+        if near is not None:
+            drawn = torch.randint(part.Y.shape[1], (len(rows), settings.random_negatives), generator=generator)
+            lists = torch.cat([near.long(), drawn], dim=1)
+        if lists is not None and settings.negatives == "own":
+            candidates = shortlisted(part, rows, lists, device)
+            loss = losses.decoupled if decoupled else losses.logistic
+            return loss(self.classifier(x, candidates.labels), candidates.targets, candidates.mask)
         own = bags(part.Y, rows).to(device)
         filtered = None if part.filtered is None else bags(part.filtered, rows).to(device)
-        x = self.features(bags(part.X, rows).to(device), settings.dropout, generator)  # [B, D]
-        if near is None:
+        if lists is None:
             return all_labels(self.classifier, x, None, own, filtered, decoupled)
-        drawn = torch.randint(part.Y.shape[1], (len(rows), settings.random_negatives), generator=generator)
-        listed = list_bags(torch.cat([near.long(), drawn], dim=1).to(device))
-        if settings.negatives == "shared":
-            pool = torch.unique(torch.cat([own.ids, listed.ids]))  # [S]
-            left_out = None if filtered is None else within(filtered, pool)
-            return all_labels(self.classifier, x, pool, within(own, pool), left_out, decoupled)
-        candidates = pooled(own, listed, filtered)
-        loss = losses.decoupled if decoupled else losses.logistic
-        return loss(self.classifier(x, candidates.labels), candidates.targets, candidates.mask)
+        pool = torch.unique(torch.cat([own.ids, list_bags(lists.to(device)).ids]))  # [S]
+        left_out = None if filtered is None else within(filtered, pool)
+        return all_labels(self.classifier, x, pool, within(own, pool), left_out, decoupled)
 
     def set_offset(self, part: Part) -> None:
         """Set the offset of scores, which the decoupled loss does not learn."""
         if self.settings.loss == "decoupled":
-            (scale, offsets), W, encode = self.classifier.scale_and_offset(), self.classifier.composed(), self.final()
+            (scale, offsets), W, encode = (
+                self.classifier.scale_and_offset(),
+                self.classifier.composed(),
+                self.features.prediction_encoder(),
+            )
             more = offsets - self.classifier.offset.detach()  # biases
             offset = matching_offset(part, lambda some: scale * products(self.encoded(some.X, encode), W) + more)
             self.classifier.offset.detach().fill_(offset)
-
-    def final(self) -> PredictionEncoder:
-        """Return the encoder that prediction uses."""
-        return self.features.final()
 
     # --- Prediction ---------------------------------------------------------------------------------------------------
 
@@ -251,7 +254,9 @@ class Network(nn.Module):
         )  # fmt: skip
         apart = settings.search_by == "intermediate" and settings.residual
         search_encoder = self.features.searched() if apart else None
-        return Learner(self.final(), self.search(document_labels), mixed, self.device(), search_encoder)
+        return Learner(
+            self.features.prediction_encoder(), self.search(document_labels), mixed, self.device(), search_encoder
+        )
 
     # --- Growing and saving -------------------------------------------------------------------------------------------
 

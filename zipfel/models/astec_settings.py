@@ -81,6 +81,9 @@ class AstecSettings(Settings):
         0.002, "highest learning rate of Module IV", above=0, search=Span(0.0003, 0.01, log=True)
     )
     module1_learning_rate: float = setting(0.004, "the same in Module I", above=0, search=Span(0.001, 0.03, log=True))
+    reranker: bool = setting(False, "a second encoder and classifiers learn to rank the first labels again")
+    reranker_epochs: int = setting(4, "passes over train of the re-ranker", at_least=1)
+    reranker_learning_rate: float = setting(0.002, "highest learning rate of the re-ranker", above=0)
     halve_learning_rate: bool = setting(False, "constant learning rates, halved after 7 tenths of the steps")
     patience: int = setting(10, "epochs without a better validation after which training stops", at_least=1)
     beta: float | None = setting(None, "β, weight of the classifier; none: by validation", at_least=0, at_most=1)
@@ -126,7 +129,7 @@ PRESETS: dict[str, AstecSettings] = {
         neighbours=100, search_by="intermediate", shortlist_size=500, index="hnsw", negatives="own",
         random_negatives=200, freeze_tokens=True, refresh_epochs=None, dropout=0.5, module1_dropout=0.5,
         batch_size=255, epochs=20, module1_epochs=20, min_steps=1, learning_rate=0.007, module1_learning_rate=0.01,
-        halve_learning_rate=True, beta=0.3,
+        reranker=True, reranker_epochs=15, reranker_learning_rate=0.005, halve_learning_rate=True, beta=0.3,
     ),
     "default": AstecSettings(),
     "fast": AstecSettings(dimension=512, epochs=2, module1_epochs=2, min_steps=200, learning_rate=0.004),
