@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from named_mutants_astec import MUTANTS as ASTEC
 from named_mutants_neighbours import MUTANTS as NEIGHBOURS
 
 GLAS, DECAF, NETWORK = "zipfel/models/glas.py", "zipfel/models/decaf.py", "zipfel/models/decaf_network.py"
@@ -17,6 +18,7 @@ STEPS = {  # tests of a model as a whole, which run first
     "dxml": "tests/models/test_dxml.py",
     "lightdxml": "tests/models/test_lightdxml.py",
     "decaf": DECAF_STEP,
+    "astec": "tests/models/test_astec_step.py",
 }
 TESTS = {  # of each file, which run then
     GLAS: "tests/models/test_settings.py",
@@ -25,6 +27,10 @@ TESTS = {  # of each file, which run then
     "zipfel/models/mnn.py": "tests/models/test_settings.py",
     "zipfel/models/dxml.py": "tests/models/test_settings.py",
     "zipfel/models/lightdxml.py": "tests/models/test_settings.py",
+    "zipfel/models/astec.py": "tests/models/test_astec.py",
+    "zipfel/models/astec_model.py": "tests/models/test_astec.py",
+    "zipfel/models/astec_network.py": "tests/models/test_astec.py",
+    "zipfel/models/astec_settings.py": "tests/models/test_astec.py",
     "zipfel/models/neighbours.py": "tests/models/test_neighbours.py",
     "zipfel/models/shortlisters.py": "tests/models/test_shortlisters.py",
     "zipfel/labelspace/centroids.py": "tests/labelspace/test_clusters.py",
@@ -77,6 +83,15 @@ MODELS: dict[str, dict[str, tuple[str, ...]]] = {  # files of a model, and the p
         "zipfel/nn/losses.py": ("all_labels", "_Chunks", "_AllLabels", "pairs_by_chunk"),
         "zipfel/nn/encoders.py": ("TextBlock", "dropped"),
         "zipfel/nn/classifiers.py": ("Combination",),
+    },
+    "astec": {
+        "zipfel/models/astec.py": (),
+        "zipfel/models/astec_model.py": (),
+        "zipfel/models/astec_network.py": (),
+        "zipfel/models/astec_settings.py": (),
+        "zipfel/labelspace/graph.py": ("walk_step",),
+        "zipfel/nn/encoders.py": ("ResidualBlock", "SteadyResidual"),
+        "zipfel/nn/classifiers.py": ("OneVsAll",),
     },
 }
 
@@ -247,4 +262,4 @@ NAMED = [
         (DECAF_STEP,),
     ),
 ]  # fmt: skip
-NAMED += [Named(*row) for row in NEIGHBOURS]
+NAMED += [Named(*row) for row in (*NEIGHBOURS, *ASTEC)]

@@ -139,6 +139,7 @@ def test_a_step_of_module_1(part, fitted, changes):
         return twin.one_vs_all(rows, owned, everything, "logistic")
 
     assert len(found.clusters) == 4
+    assert ("heads.biases.rows" in found.stages["module-1-0"].before) is settings.biases
     names = ("scale", "offset") if not settings.cosine else ()
     assert_same_step(found.stages["module-1-0"], "surrogate", loss, skipped=(*names, *KINK))
     assert_same_step(found.later["module-1-0"], "surrogate", loss, skipped=names)
@@ -236,6 +237,7 @@ def test_a_step_of_module_4(part, fitted, frame, changes):
         return twin.one_vs_all(rows, truth, counted, settings.loss)
 
     assert ("tokens.rows" in stages[0].before) is not settings.freeze_tokens
+    assert ("classifier.biases.rows" in stages[0].before) is settings.biases
     for stage, more in zip(stages, (KINK, ()), strict=True):
         assert_same_step(stage, settings.loss, loss, skipped=(*skipped(settings), *more))
 
