@@ -21,7 +21,7 @@ from zipfel.errors import ConfigError
 from zipfel.index.exact import ExactIndex
 from zipfel.index.hnsw import HnswIndex
 from zipfel.labelspace.graph import walk_step
-from zipfel.models import astec
+from zipfel.models import astec, astec_network
 from zipfel.models import tokens as token_starts
 from zipfel.models.astec import Astec
 from zipfel.models.astec_network import Network
@@ -282,6 +282,15 @@ def test_module_1_is_validated_on_clusters_and_module_4_on_labels(tmp_path):
     recalls = [line["recall"] for line in lines if "recall" in line]
     assert len(recalls) == 4
     assert all(0.8 < recall <= 1 for recall in recalls)
+
+
+def test_recall_is_measured_on_evenly_spaced_points_only(monkeypatch):
+    network, part = Network(42, 8, small(), seeded()), planted(101)
+    near = torch.full((101, 1), -1, dtype=torch.int32)
+    for row in (0, 1, 2, 50):  # the first right label of each
+        near[row] = int(part.Y[[row]].indices[0])
+    monkeypatch.setattr(astec_network, "JUDGED", 3)
+    assert network.recall(part, near) == pytest.approx(2 / part.Y[[0, 50, 100]].nnz)
 
 
 def test_fasttext_vectors_start_all_learners(monkeypatch):

@@ -16,7 +16,7 @@ from zipfel.data.dataset import Part
 from zipfel.models.astec_network import Features, Network
 from zipfel.models.astec_settings import AstecSettings
 from zipfel.models.base import Abilities, Cost, Lesson, Model
-from zipfel.models.learner import Learner, Predictor
+from zipfel.models.learner import Learner, Predictor, labelled
 from zipfel.models.neighbours import Memory, not_among, widened
 from zipfel.models.reranker import TOP, RerankedPredictor, Reranker
 from zipfel.models.saving import sparse_matrix, sparse_tensors
@@ -156,7 +156,8 @@ class AstecModel(Model):
         if not self.settings.gamma:
             return 0.0
         start = time.perf_counter()
-        self.documents = Part(lesson.train.Y, X=lesson.train.X)
+        part = labelled(lesson.train)
+        self.documents = Part(part.Y, X=part.X)
         for network in self.all_networks():
             known = network.centroids.documents
             network.centroids.documents = known[torch.arange(len(self.documents)) % len(known)]
