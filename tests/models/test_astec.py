@@ -28,7 +28,7 @@ from zipfel.models.astec_network import Network
 from zipfel.models.astec_settings import PRESETS, AstecSettings
 from zipfel.models.base import Lesson, Tensors, settings_of
 from zipfel.models.learner import Ensemble, Learner, in_turn
-from zipfel.models.mixed import figures_by_beta
+from zipfel.models.mixed import MixedClassifier, figures_by_beta
 from zipfel.models.reranker import RerankedPredictor, Reranker
 from zipfel.nn.classifiers import EXTRA, OneVsAll
 from zipfel.training.run import Run
@@ -271,6 +271,24 @@ def test_beta_is_chosen_on_validation_and_the_search_has_its_own_vectors():
     assert learned(part).all_networks()[0].beta == 0.75
 
 
+def test_beta_is_chosen_on_the_candidates_of_prediction(monkeypatch):
+    part, held_out = planted(), planted(60, seed=2)
+    model = learned(part, held_out, search_by="intermediate", shortlist_size=3, beta=0.5)
+    learner, seen = model.learners()[0], []
+    plain = MixedClassifier.probabilities
+
+    def probabilities(self: MixedClassifier, queries: Tensor, ids: Tensor, listed: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append((ids, listed))
+        return plain(self, queries, ids, listed)
+
+    monkeypatch.setattr(MixedClassifier, "probabilities", probabilities)
+    figures_by_beta(learner, held_out, Lesson(part, held_out))
+    learner.rank(held_out.X, 3)
+    (ids, scores), (ranked, true) = seen
+    assert torch.equal(ids, ranked)
+    assert torch.equal(scores, true)
+
+
 def test_module_1_is_validated_on_clusters_and_module_4_on_labels(tmp_path):
     model, run = model_of(planted()), Run(tmp_path)
     run.open({})
@@ -489,6 +507,8 @@ def test_frozen_token_vectors_take_no_new_words():
 def test_a_restored_model_ranks_the_same(changes):
     part = planted()
     model = learned(part, **changes)
+    for number, network in enumerate(model.all_networks()):
+        network.beta = 0.3 + number / 10  # as validation may have chosen it
     saved = model.tensors()
     assert any(name.startswith("documents.X") for name in saved.train) is bool(model.settings.gamma)
     again = Astec.restored(42, 8, model.settings, Tensors({**saved.serve}, {**saved.train}))

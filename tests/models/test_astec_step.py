@@ -164,7 +164,7 @@ def lists_of(part: Part, rows: list[int], whole: Weights, settings: AstecSetting
     means = twin.centroids(vectors, truth, LABELS)
     if settings.smoothing == "both":
         means = [twin.unit(mean) for mean in twin.smoothed(means, truth)]
-    how = (settings.gamma, settings.neighbours, LISTED)
+    how = (settings.gamma, settings.neighbours, settings.width(LABELS))
     return [twin.near_labels(vectors[row], means, vectors, truth, *how) for row in rows]
 
 
@@ -215,6 +215,7 @@ STEPS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (OURS, {"negatives": "all", "loss": "decoupled"}), (OURS, {"negatives": "own", "loss": "decoupled"}),
     (OURS, {"biases": False}), (OURS, {"features": "relu"}), (OURS, {"search_by": "intermediate"}),
     (OURS, {"freeze_tokens": True}), (OURS, {"residual": False}), (OURS, {"random_negatives": 1}),
+    (OURS, {"shortlist_size": 1}),
 ]  # fmt: skip
 
 
@@ -228,6 +229,8 @@ def test_a_step_of_module_4(part, fitted, frame, changes):
     drawn = torch.randint(LABELS, (len(ROWS), settings.random_negatives), generator=seeded(0)).tolist()
     near = lists_of(part, ROWS, whole, settings)
     lists = [{*some, *more} for some, more in zip(near, drawn, strict=True)]
+    if settings.shortlist_size == 1:
+        assert set().union(*truth) - set().union(*lists)  # right labels that no shortlist of the batch has
     counted = twin.candidates(settings.negatives, truth, lists, left_out, LABELS)
 
     def loss(weights: Weights) -> float:
