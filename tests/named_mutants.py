@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from named_mutants_astec import MUTANTS as ASTEC_MUTANTS
 from named_mutants_decaf import MUTANTS as DECAF_MUTANTS
 from named_mutants_neighbours import MUTANTS as NEIGHBOURS
 
@@ -18,6 +19,7 @@ STEPS = {  # tests of a model as a whole, which run first
     "dxml": ("tests/models/test_dxml_step.py", "tests/models/test_dxml.py", "tests/models/test_dxml_incremental.py"),
     "lightdxml": ("tests/models/test_lightdxml.py",),
     "decaf": (DECAF_STEP, "tests/models/test_decaf_paper.py"),
+    "astec": ("tests/models/test_astec_step.py",),
 }
 TESTS = {  # of each file, which run then
     GLAS: "tests/models/test_settings.py",
@@ -26,6 +28,10 @@ TESTS = {  # of each file, which run then
     "zipfel/models/mnn.py": "tests/models/test_settings.py",
     "zipfel/models/dxml.py": "tests/models/test_settings.py",
     "zipfel/models/lightdxml.py": "tests/models/test_settings.py",
+    "zipfel/models/astec.py": "tests/models/test_astec.py",
+    "zipfel/models/astec_model.py": "tests/models/test_astec.py",
+    "zipfel/models/astec_network.py": "tests/models/test_astec.py",
+    "zipfel/models/astec_settings.py": "tests/models/test_astec.py",
     "zipfel/models/neighbours.py": "tests/models/test_neighbours.py",
     "zipfel/models/shortlisters.py": "tests/models/test_shortlisters.py",
     "zipfel/labelspace/centroids.py": "tests/labelspace/test_clusters.py",
@@ -114,6 +120,15 @@ MODELS: dict[str, dict[str, tuple[str, ...]]] = {  # files of a model, and the p
         ),
         "zipfel/nn/classifiers.py": ("Combination",),
         NEGATIVES: ("within", "holds", "pooled", "list_bags"),
+    },
+    "astec": {
+        "zipfel/models/astec.py": (),
+        "zipfel/models/astec_model.py": (),
+        "zipfel/models/astec_network.py": (),
+        "zipfel/models/astec_settings.py": (),
+        "zipfel/labelspace/graph.py": ("walk_step",),
+        "zipfel/nn/encoders.py": ("ResidualBlock", "SteadyResidual"),
+        "zipfel/nn/classifiers.py": ("OneVsAll",),
     },
 }
 
@@ -247,4 +262,4 @@ NAMED = [
         (GLAS_STEP,),
     ),
 ]  # fmt: skip
-NAMED += [Named(*row) for row in [*NEIGHBOURS, *DECAF_MUTANTS]]
+NAMED += [Named(*row) for row in [*NEIGHBOURS, *DECAF_MUTANTS, *ASTEC_MUTANTS]]

@@ -33,6 +33,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "lightdxml": {"dimension": 32, "epochs": 8, "min_steps": 1, "batch_size": 64, "learning_rate": 0.02,
                   "shortlist_size": 20},
     "decaf": {"dimension": 32, "epochs": 8, "min_steps": 1, "batch_size": 64, "learning_rate": 0.02, "dropout": 0.0},
+    "astec": {"dimension": 32, "epochs": 8, "module1_epochs": 2, "min_steps": 1, "batch_size": 64,
+              "learning_rate": 0.02, "dropout": 0.2, "shortlist_size": 20},
     "linear": {},
 }  # fmt: skip
 SMALL["blend"] = {"main": "glas", "main_settings": SMALL["glas"]}

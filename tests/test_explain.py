@@ -147,14 +147,24 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dxml": {**USUAL, "hidden_size": 64, "learning_rate": 0.01, "feature_dropout": 0.2},
     "lightdxml": {**USUAL, "min_steps": 1, "learning_rate": 0.02, "shortlist_size": 20},
     "decaf": {**USUAL, "module1_epochs": 2, "min_steps": 1, "learning_rate": 0.02, "dropout": 0.0},
+    "astec": {
+        **USUAL,
+        "module1_epochs": 2,
+        "min_steps": 1,
+        "learning_rate": 0.02,
+        "dropout": 0.2,
+        "shortlist_size": 20,
+    },
 }
 VARIANTS = [*BUILT_IN, "glas-margin", "glas-relu", "mnn-labels", "lightdxml-plain", "decaf-paper", "decaf-beam"]
+VARIANTS += ["astec-documents"]
 MORE = {
     "margin": {"loss": "margin"},
     "relu": {"nonlinear": True, "layers": 2},
     "labels": {"decoder": "labels"},
     "plain": {"cosine": False},
     "paper": {"cosine": False, "relu": True},
+    "documents": {"cosine": False, "features": "relu", "search_by": "intermediate", "gamma": 0.1},
     "beam": {"shortlist": "beam", "clusters": 4, "beam": 2},
 }
 

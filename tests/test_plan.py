@@ -61,6 +61,7 @@ def rehearsed_facts(model: str, data: Dataset, **settings: Any) -> plan._Facts:
         *((model, {}) for model in BUILT_IN),
         ("decaf", {"shortlist": "beam", "learners": 2, "module1_epochs": 1}),
         ("lightdxml", {"float16": True}),
+        ("astec", {"gamma": 0.1, "learners": 2}),
         ("mnn", {"neighbours": 5, "sharpness": 1}),
         ("mnn", {"decoder": "labels"}),
     ],
@@ -136,6 +137,8 @@ def test_tensors_take_their_numbers_and_a_header(tmp_path):
         # tokens; a residual layer with two weights a number, and its singular vector; labels, scale, offset; two layers
         # of 4 × 4 + 4; label vectors; counts
         ("lightdxml", {"dimension": 4}, 4 * (100 * 4 + 16 + 12 + 30 * 4 + 2 + 2 * 20 + 30 * 4 + 30)),
+        # tokens; the residual layer; classifiers, biases, scale, offset; label vectors; counts
+        ("astec", {"dimension": 4}, 4 * (100 * 4 + 16 + 12 + 30 * 4 + 30 + 2 + 30 * 4 + 30)),
     ],
 )
 def test_weights_by_hand(model, settings, expected):
@@ -279,6 +282,8 @@ class Lengths(Observer):
         ("lightdxml", "lightdxml", {}),
         ("lightdxml", "lightdxml", {"cycle_epochs": 3}),
         ("decaf", "module-4-0", {}),
+        ("astec", "module-1-0", {"module1_epochs": 2}),
+        ("astec", "module-4-0", {"refresh_epochs": 3}),
     ],
 )
 def test_epochs_steps_and_turns_are_those_of_all_points(model, stage, changes, data, monkeypatch):

@@ -356,6 +356,8 @@ MORE_TAGS = [[tag] for tag in ("savanna", "forest") for _ in range(3)] * 10
 LEARNS_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
     "glas": ("glas", SMALL),
     "lightdxml": ("lightdxml", SMALL),
+    "astec": ("astec", {**SMALL, "module1_epochs": 2}),
+    "astec, documents": ("astec", {**SMALL, "module1_epochs": 2, "gamma": 0.1, "search_by": "intermediate"}),
     "decaf": ("decaf", {**SMALL, "batch_size": 8}),
     "decaf, beam": ("decaf", {**SMALL, "batch_size": 8, "shortlist": "beam", "clusters": 2, "beam": 1}),
     "decaf, hnsw": ("decaf", {**SMALL, "batch_size": 8, "shortlist": "hnsw"}),
@@ -465,6 +467,7 @@ def test_a_shortlist_is_refused_by_a_model_that_takes_none(model):
     [
         ("glas", "glas does not learn from label texts, and only shows them; `zipfel models` lists who reads them"),
         ("mnn", "mnn does not learn from label texts"),
+        ("astec", "astec does not learn from label texts"),
         ("lightdxml", "lightdxml uses label texts only for labels without training points"),
         ("decaf", None),
     ],

@@ -27,6 +27,7 @@ DECAF = {**SMALL, "epochs": 10, "module1_epochs": 2, "batch_size": 16, "dropout"
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "glas": ("glas", SMALL),
     "lightdxml": ("lightdxml", {**SMALL, "beta": 1.0}),
+    "astec": ("astec", {**SMALL, "module1_epochs": 2, "beta": 1.0}),
     "decaf": ("decaf", DECAF),
     "beam": ("decaf", {**DECAF, "shortlist": "beam", "beam": 2}),
     "parabel": ("decaf", {**DECAF, "shortlist": "parabel"}),

@@ -33,6 +33,7 @@ from zipfel.models.base import BUILT_IN, Abilities, Learner, Model, Tensors, lab
 from zipfel.models.blend import SURE, BlendPredictor
 from zipfel.models.learner import OTHERS, Ensemble, Predictor
 from zipfel.models.linear import LinearPredictor
+from zipfel.models.reranker import RerankedPredictor
 from zipfel.plan import module_bytes, plan, weight_bytes
 from zipfel.tagger import Tagger
 from zipfel.tagging import Request
@@ -51,21 +52,28 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lightdxml": {"dimension": 32, "epochs": 8, "min_steps": 1, "batch_size": 64, "learning_rate": 0.02,
                   "shortlist_size": 20},
     "decaf": {"dimension": 32, "epochs": 8, "min_steps": 1, "batch_size": 64, "learning_rate": 0.02, "dropout": 0.0},
+    "astec": {"dimension": 32, "epochs": 8, "module1_epochs": 4, "min_steps": 1, "batch_size": 64,
+              "learning_rate": 0.02, "module1_learning_rate": 0.02, "shortlist_size": 20, "dropout": 0.2},
 }  # fmt: skip
 BEAM: dict[str, Any] = {**SETTINGS["decaf"], "beam": 4, "module1_epochs": 4, "module1_learning_rate": 0.02}
 MINED: dict[str, Any] = {"negatives": "mined", "rounds": 2, "mined": 10}
 SETTINGS |= {
     "glas, normed": {**SETTINGS["glas"], "weight_norm": True},
+    "lightdxml, reranker": {**SETTINGS["lightdxml"], "reranker": True, "epochs": 4},
     "mnn, labels": {**SETTINGS["mnn"], "decoder": "labels"},
     "decaf, beam": {**BEAM, "shortlist": "beam"},
     "decaf, parabel": {**BEAM, "shortlist": "parabel"},
     "decaf, ensemble": {**SETTINGS["decaf"], "learners": 2, "epochs": 5},
+    "astec, documents": {**SETTINGS["astec"], "features": "relu", "gamma": 0.1, "neighbours": 30, "negatives": "own",
+                         "random_negatives": 10, "search_by": "intermediate", "freeze_tokens": True, "learners": 2,
+                         "module1_epochs": 12, "module1_dropout": 0.1, "dropout": 0.1},
+    "astec, reranker": {**SETTINGS["astec"], "epochs": 4, "reranker": True, "reranker_learning_rate": 0.02},
     "linear": {},
     "linear, mined": MINED,
     "blend": {"main": "decaf", "main_settings": {**SETTINGS["decaf"], "epochs": 5}},
     "blend, glas": {"main": "glas", "main_settings": {**SETTINGS["glas"], "epochs": 5}},
     "blend, mnn": {"main": "mnn", "main_settings": {**SETTINGS["mnn"], "epochs": 5}, "linear_settings": MINED},
-}
+}  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -593,6 +601,8 @@ def score_gain(predictor: Predictor, row: csr_array, label: int) -> float:
         return main * (2 * SURE if votes else 1) + linear
     if isinstance(predictor, LinearPredictor):
         return float(predictor.margins(row)[0, label] - predictor.bias[label])
+    if isinstance(predictor, RerankedPredictor):
+        return (score_gain(predictor.main, row, label) + score_gain(predictor.reranker, row, label)) / 2
     learners = predictor.learners if isinstance(predictor, Ensemble) else [predictor]
     return float(np.mean([np.subtract(*raw_scores(learner, row, label)) for learner in learners]))
 

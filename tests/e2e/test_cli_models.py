@@ -126,6 +126,7 @@ def test_models_lists_what_each_model_can_do(zipfel_command):
         "lightdxml": "scores label texts, places labels by text, takes new words, weights points, takes shortlist",
         "decaf": "reads label texts, scores label texts, takes labels by text, takes new words, weights points, "
         "takes shortlist",
+        "astec": "takes new words, weights points, takes shortlist",
         "linear": "takes new words",
         "blend": "reads label texts, scores label texts, takes labels by text, takes new words",
     }.items():
@@ -138,6 +139,7 @@ def test_models_lists_what_each_model_can_do(zipfel_command):
     [
         ("lightdxml", ("shortlist_size", "label_epochs", "beta", "token_init", "float16")),
         ("decaf", ("learners", "refinement", "module1_epochs")),
+        ("astec", ("learners", "gamma", "freeze_tokens", "negatives")),
     ],
 )
 def test_models_lists_the_settings_of_each_model(zipfel_command, model, settings):

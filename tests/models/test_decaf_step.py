@@ -11,8 +11,9 @@ import pytest
 import reference
 import reference_decaf
 import torch
-from reference_decaf import Frame, Text, Weights
+from reference_decaf import Frame, Weights
 from scipy.sparse import csr_array
+from steps import Stage, assert_same_step, disturb, labels_in, measured, seeded, texts_of, weights_of
 from torch import nn
 
 from zipfel.data.dataset import Part
@@ -22,8 +23,6 @@ from zipfel.models.decaf import Decaf
 from zipfel.models.decaf_settings import PRESETS, DecafSettings
 from zipfel.models.learner import UNLISTED
 from zipfel.nn import encoders
-from zipfel.nn.encoders import EmbeddingTable
-from zipfel.nn.optim import merged
 from zipfel.training.run import Run
 from zipfel.training.trainer import Objective, Outcome
 
@@ -38,10 +37,6 @@ PAPER: dict[str, Any] = {
     "add_missed_labels": False, "cosine": False, "relu": True, "boost_rare_labels": False, "dropout": 0.0,
     "module1_dropout": 0.0, "module1_epochs": 3, "min_steps": 1,
 }  # fmt: skip
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture
@@ -70,15 +65,6 @@ def Z() -> csr_array:  # noqa: N802
     return csr_array(texts.astype(np.float32))
 
 
-def texts_of(matrix: csr_array) -> list[Text]:
-    rows = [matrix[[row]] for row in range(matrix.shape[0])]
-    return [list(zip(row.indices.tolist(), row.data.tolist(), strict=True)) for row in rows]
-
-
-def labels_in(matrix: csr_array | None, rows: list[int]) -> list[set[int]]:
-    return [set() if matrix is None else set(matrix[[row]].indices.tolist()) for row in rows]
-
-
 def frame_of(changes: dict[str, Any]) -> Frame:
     known = {field.name for field in fields(Frame)}
     return Frame(**{name: value for name, value in {**PAPER, **changes}.items() if name in known})
@@ -90,55 +76,6 @@ def by_pattern(values: torch.Tensor, share: float, generator: torch.Generator | 
         return values
     kept = [[reference_decaf.kept(row, column, share) for column in range(WIDTH)] for row in range(len(values))]
     return values * torch.tensor(kept)
-
-
-def weights_of(module: nn.Module) -> Weights:
-    numbers = {name: value.detach().double() for name, value in module.named_parameters()}
-    return {name: value.tolist() if value.ndim == 2 else [value.flatten().tolist()] for name, value in numbers.items()}
-
-
-def disturb(module: nn.Module, seed: int) -> None:
-    """Stand in for learning: draw all weights at random; R is orthogonal, and its own spectral norm."""
-    generator = seeded(seed)
-    with torch.no_grad():
-        for name, value in module.named_parameters():
-            if name.endswith(".R"):
-                value.copy_(torch.linalg.qr(torch.randn(value.shape, generator=generator)).Q)
-            elif value.ndim:
-                value.normal_(0, 0.7, generator=generator)
-
-
-class Stage(NamedTuple):
-    """A stage as the trainer sees it: weights before it, and its objective's terms and gradients for some rows."""
-
-    before: Weights
-    terms: dict[str, float]
-    gradients: dict[str, torch.Tensor]
-    again: dict[str, float]  # with other draws
-    learning: set[str]  # weights that the stage may change
-
-
-def measured(module: nn.Module, objective: Objective) -> Stage:
-    module.train()
-    before = weights_of(module)
-    terms = objective(np.array(ROWS), seeded(0))
-    sum(terms.values()).backward()
-    gradients = {name: value.grad for name, value in module.named_parameters() if value.grad is not None}
-    for name, table in module.named_modules():
-        if isinstance(table, EmbeddingTable) and any(leaf.grad is not None for _, leaf in table.touched):
-            ids, gradient = merged(table.touched)
-            whole = torch.zeros_like(table.rows)
-            whole[slice(None) if ids is None else ids] = gradient
-            gradients[f"{name}.rows"] = whole
-            table.touched.clear()
-    module.zero_grad()
-    again = objective(np.array(ROWS), seeded(1))
-    for table in module.modules():
-        if isinstance(table, EmbeddingTable):
-            table.touched.clear()
-    first, second = ({name: term.item() for name, term in some.items()} for some in (terms, again))
-    learning = {name for name, value in module.named_parameters() if value.requires_grad or name.endswith("rows")}
-    return Stage(before, first, gradients, second, learning)
 
 
 class Fitted(NamedTuple):
@@ -165,9 +102,9 @@ def fitted(part, Z, monkeypatch) -> Callable[..., Fitted]:
             return of_labels
 
         def trained(run: Run, stage: str, module: nn.Module, points: Any, objective: Objective, *more: Any) -> Outcome:
-            found.stages[stage] = measured(module, objective)
+            found.stages[stage] = measured(module, objective, ROWS)
             disturb(module, len(found.stages))
-            found.later[stage] = measured(module, objective)
+            found.later[stage] = measured(module, objective, ROWS)
             module.eval()
             return Outcome(None, -1, 1, 0.0)
 
@@ -177,28 +114,6 @@ def fitted(part, Z, monkeypatch) -> Callable[..., Fitted]:
         return found
 
     return fit
-
-
-def assert_same_step(stage: Stage, name: str, loss: Callable[[Weights], float], step: float = 1e-5) -> None:
-    """Compare the loss with the twin's, and gradients with its central differences.
-
-    R's gradient goes through its spectral norm, which is tested elsewhere.
-    """
-    weights = stage.before
-    assert stage.terms == pytest.approx({name: loss(weights)}, rel=1e-5)
-    for name, rows in weights.items():
-        if name.endswith(".R") or name not in stage.learning or not rows:
-            continue
-        slopes = [[0.0] * len(row) for row in rows]
-        for r, row in enumerate(rows):
-            for c, value in enumerate(row):
-                row[c] = value + step
-                above = loss(weights)
-                row[c] = value - step
-                slopes[r][c] = (above - loss(weights)) / (2 * step)
-                row[c] = value
-        found = stage.gradients.get(name, torch.zeros(np.shape(slopes))).reshape(np.shape(slopes))
-        np.testing.assert_allclose(found, slopes, rtol=1e-3, atol=3e-5, err_msg=name)
 
 
 def opened_by(found: Fitted, x: list[float]) -> dict[int, tuple[list[int], float]]:

@@ -35,6 +35,7 @@ RENAMED = {
         "halve": "halve_learning_rate", "judged": "beam_chosen_on", "missed": "add_missed_labels",
         "start": "refinement_init", "tokens": "token_init", "lift": "boost_rare_labels",
     },
+    "astec": {},
     "linear": {},
     "blend": {},
 }  # fmt: skip

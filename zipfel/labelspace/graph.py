@@ -16,6 +16,19 @@ def cooccurrence(Y: csr_array) -> csr_array:
     return csr_array(Y.T @ Y)
 
 
+def walk_step(Y: csr_array) -> csr_array:
+    """Return P [labels, labels], the rows of Yᵀ Y divided by their sums: a step of a walk to labels that share points.
+
+    A label stays where it is in proportion to its own points; one without points has an empty row.
+
+    >>> walk_step(csr_array(np.array([[1, 1, 0], [1, 0, 0]], dtype=np.float32))).toarray().round(2).tolist()
+    [[0.67, 0.33, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
+    """
+    A = cooccurrence(csr_array((np.ones(Y.nnz, dtype=np.float32), Y.indices, Y.indptr), shape=Y.shape))
+    sums = np.repeat(np.maximum(A.sum(axis=1), 1), np.diff(A.indptr))
+    return csr_array(((A.data / sums).astype(np.float32), A.indices, A.indptr), shape=A.shape)
+
+
 def adjacency(
     A: csr_array, labels: NDArray[np.int64], kind: Adjacency = "arithmetic", points: int = 0
 ) -> NDArray[np.float32]:

@@ -39,6 +39,7 @@ BUILT_IN = {
     "dxml": "zipfel.models.dxml:Dxml",
     "lightdxml": "zipfel.models.lightdxml:LightDxml",
     "decaf": "zipfel.models.decaf:Decaf",
+    "astec": "zipfel.models.astec:Astec",
     "linear": "zipfel.models.linear:Linear",
     "blend": "zipfel.models.blend:Blend",
 }

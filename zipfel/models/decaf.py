@@ -30,7 +30,7 @@ from zipfel.models.decaf_model import DecafModel, merged_texts
 from zipfel.models.decaf_network import ClusterClassifiers, Network
 from zipfel.models.decaf_rare import boost_rare
 from zipfel.models.decaf_settings import PRESETS
-from zipfel.models.learner import labelled, matching_offset, ndcg_at_5, validation_of
+from zipfel.models.learner import in_turn, labelled, matching_offset, ndcg_at_5, validation_of
 from zipfel.models.shortlisters import SHORTLISTERS, ShortlistTask, batches, label_sums, labels_to_clusters
 from zipfel.models.tokens import start_tokens
 from zipfel.negatives import list_bags, pooled
@@ -65,21 +65,15 @@ class Decaf(DecafModel):
             if self.settings.module1:
                 self.module_1(lesson, run)
             self.share_text_parts()
-        outcomes: list[Outcome] = []
-        for number, network in enumerate(self.all_networks()):
-            try:
-                outcomes.append(self.modules_2_to_4(network, number, lesson, run, warm))
-            except KeyboardInterrupt:
-                if not outcomes:  # nothing can be ranked yet
-                    raise
-                outcomes[-1].interrupted = True
-            if outcomes[-1].interrupted:
-                break
-        self.networks = self.networks[: len(outcomes)]
+        networks = self.all_networks()
+
+        def learn(number: int) -> Outcome:
+            return self.modules_2_to_4(networks[number], number, lesson, run, warm)
+
+        count, outcome = in_turn(learn, len(networks))
+        self.networks = self.networks[:count]
         self.learned.fill_(len(self.counts))
-        return Outcome(outcomes[0].best, outcomes[0].best_epoch, sum(outcome.epochs for outcome in outcomes),
-                       sum(outcome.seconds for outcome in outcomes), outcomes[-1].interrupted,
-                       outcomes[0].metric)  # fmt: skip
+        return outcome
 
     def start_tokens(self, lesson: Lesson, run: Run) -> None:
         """Start the token vectors of all learners from FastText's, or from those of a file."""

@@ -22,7 +22,7 @@ from zipfel.index import Search, recall
 from zipfel.index.exact import SPARE, ExactIndex, row_products, with_ones
 from zipfel.nn.encoders import Encoder
 from zipfel.training.machine import keep_freed_memory
-from zipfel.training.trainer import Validation
+from zipfel.training.trainer import Outcome, Validation
 from zipfel.types import Bags, Ranking, Shortlist, stored
 
 BATCH = 1024
@@ -206,6 +206,27 @@ class Predictor(Protocol):
         ...
 
 
+def in_turn(learn: Callable[[int], Outcome], learners: int) -> tuple[int, Outcome]:
+    """Train learners one after the other; return how many of them can rank, and how training ended.
+
+    learn: trains the learner of a number. Ctrl-C leaves the learners that are finished, or nothing to rank with.
+    """
+    outcomes: list[Outcome] = []
+    for number in range(learners):
+        try:
+            outcomes.append(learn(number))
+        except KeyboardInterrupt:
+            if not outcomes:  # nothing can be ranked yet
+                raise
+            outcomes[-1].interrupted = True
+        if outcomes[-1].interrupted:
+            break
+    first, last = outcomes[0], outcomes[-1]
+    return len(outcomes), Outcome(first.best, first.best_epoch, sum(outcome.epochs for outcome in outcomes),
+                                  sum(outcome.seconds for outcome in outcomes), last.interrupted,
+                                  first.metric)  # fmt: skip
+
+
 def learner_of(predictor: Predictor) -> Learner:
     """Return the first learner of a predictor that has one."""
     assert predictor.first is not None
@@ -270,9 +291,9 @@ def validation_of(part: Part | None, quality: Callable[[Part], float], metric: s
     return Validation(metric, partial(quality, part)) if part else None
 
 
-def precision_at_1(learner: Learner, part: Part) -> float:
+def precision_at_1(predictor: Predictor, part: Part) -> float:
     """Return P@1 as a share: how often the first label is right."""
-    best = learner.rank(part.X, 1, part.filtered).ids[:, 0]
+    best = predictor.rank(part.X, 1, part.filtered).ids[:, 0]
     right = np.asarray(part.Y[np.arange(len(best)), np.maximum(best, 0)]).ravel() > 0
     return float(np.mean(right & (best >= 0)))
 

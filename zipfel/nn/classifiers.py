@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from zipfel.nn.encoders import EmbeddingTable
 
+EXTRA = 8  # columns that biases take: a GPU multiplies odd widths at half the speed
+
 
 class Combination(nn.Module):
     """DECAF's combination block: σ(α) ⊙ a + σ(β) ⊙ b; both weights start at ½."""
@@ -30,15 +32,17 @@ class Combination(nn.Module):
 class OneVsAll(nn.Module):
     """A vector w_l for each label; a point's score is w_l · x, or with `cosine` scale · cos(w_l, x) + offset.
 
-    scale: the initial scale of cosines; None means 2.5 ln L.
+    scale: the initial scale of cosines; None means 2.5 ln L.  biases: add a number b_l of each label to its scores.
     """
 
     def __init__(
-        self, labels: int, width: int, cosine: bool, generator: torch.Generator, scale: float | None = None
-    ) -> None:
+        self, labels: int, width: int, cosine: bool, generator: torch.Generator, scale: float | None = None,
+        biases: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.cosine = cosine
         self.labels = EmbeddingTable(labels, width, generator, std=width**-0.5)
+        self.biases = EmbeddingTable(labels, 1, generator, std=0.0) if biases else None
         start = (2.5 * math.log(max(labels, 2)) if scale is None else float(scale)) if cosine else 1.0
         self.scale = nn.Parameter(torch.tensor(start), requires_grad=cosine)
         self.offset = nn.Parameter(torch.tensor(-start / 3 if cosine else 0.0), requires_grad=cosine)
@@ -46,16 +50,28 @@ class OneVsAll(nn.Module):
 
     def forward(self, points: Tensor, labels: Tensor) -> Tensor:
         """Return the scores of points [B, D] for labels [S], [B, S]; with `cosine`, points must be unit vectors."""
-        return points @ self.scaled(labels).T + self.offset
+        return self.widened(points) @ self.scaled(labels).T + self.offset
 
-    def scaled(self, labels: Tensor) -> Tensor:
-        """Return the vectors of labels [S] whose inner products with points are scores without the offset, [S, D]."""
+    def scaled(self, labels: Tensor | None = None) -> Tensor:
+        """Return the vectors of labels [S], or of all, whose products with points are scores without the offset.
+
+        [S, D]; with biases, [S, D + EXTRA], for `widened` points.
+        """
         W = self.labels.gather(labels)
-        return self.scale * F.normalize(W, dim=1) if self.cosine else W
+        W = self.scale * F.normalize(W, dim=1) if self.cosine else W
+        return W if self.biases is None else F.pad(torch.cat([W, self.biases.gather(labels)], dim=1), (0, EXTRA - 1))
+
+    def widened(self, points: Tensor) -> Tensor:
+        """Return points [B, D] as `scaled` needs them: with biases, each has a 1 that they are multiplied with."""
+        return points if self.biases is None else F.pad(F.pad(points, (0, 1), value=1.0), (0, EXTRA - 1))
 
     def scale_and_offset(self) -> tuple[Tensor, Tensor]:
-        """Return the scale and offset that turn inner products with `composed` vectors into scores."""
-        return self.scale.detach(), self.offset.detach()
+        """Return the scale and offset that turn inner products with `composed` vectors into scores.
+
+        With biases, each label has an offset of its own, [L].
+        """
+        offset = self.offset.detach()
+        return self.scale.detach(), offset if self.biases is None else offset + self.biases.rows.detach()[:, 0]
 
     def composed(self) -> Tensor:
         """Return the label vectors that prediction multiplies with, [L, D]; with `cosine`, unit vectors."""
@@ -79,3 +95,5 @@ class OneVsAll(nn.Module):
         """Append `count` labels with random vectors."""
         self.restore_lengths()
         self.labels.grow(count, generator, std=self.labels.rows.shape[1] ** -0.5)
+        if self.biases is not None:
+            self.biases.grow(count, generator, std=0.0)

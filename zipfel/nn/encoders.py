@@ -167,10 +167,10 @@ class NormedLinear(nn.Module):
         return steady_linear(x, self.length * F.normalize(self.directions, dim=1), self.bias)
 
 
-class TextBlock(nn.Module):
-    """DECAF's text block: E(r) = σ(α) ⊙ r̂ + σ(β) ⊙ (R · ReLU(r̂)) for a sum of token vectors r̂ = E r.
+class SpectralLayer(nn.Module):
+    """A square layer R that starts as the identity, and is divided by its largest singular value (Miyato et al., 2018).
 
-    R starts as the identity, and is divided by its largest singular value (Miyato et al., 2018).
+    A subclass says what becomes of a sum of token vectors r̂ = E r.
     """
 
     left: Tensor  # [D], estimate of R's first left singular vector, refined at each training step
@@ -178,14 +178,7 @@ class TextBlock(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.R = nn.Parameter(torch.eye(width))
-        self.alpha, self.beta = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(width))
         self.register_buffer("left", torch.full((width,), width**-0.5))  # for the identity, any unit vector is right
-
-    def forward(self, sums: Tensor, drop: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
-        """Map r̂ [B, D] to [B, D]; with a generator, apply dropout at rate `drop` after the ReLU."""
-        hidden = dropped(F.relu(sums), drop, generator)
-        residual = steady_linear(hidden, torch.sigmoid(self.beta)[:, None] * self.spectral())
-        return torch.addcmul(residual, torch.sigmoid(self.alpha), sums)
 
     def spectral(self) -> Tensor:
         """Return R divided by its largest singular value; training refines it by a step of power iteration."""
@@ -200,6 +193,63 @@ class TextBlock(nn.Module):
         with torch.no_grad():
             nn.init.eye_(self.R)
             self.left.fill_(len(self.left) ** -0.5)
+
+    def for_prediction(self) -> nn.Module:
+        """Return a copy that maps r̂ [B, D] in float64 to [B, D], and whose results do not depend on the batch."""
+        raise NotImplementedError
+
+
+class TextBlock(SpectralLayer):
+    """DECAF's text block: E(r) = σ(α) ⊙ r̂ + σ(β) ⊙ (R · ReLU(r̂))."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.alpha, self.beta = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, sums: Tensor, drop: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+        """Map r̂ [B, D] to [B, D]; with a generator, apply dropout at rate `drop` after the ReLU."""
+        hidden = dropped(F.relu(sums), drop, generator)
+        residual = steady_linear(hidden, torch.sigmoid(self.beta)[:, None] * self.spectral())
+        return torch.addcmul(residual, torch.sigmoid(self.alpha), sums)
+
+    def for_prediction(self) -> nn.Module:
+        """Return the block quantized."""
+        return QuantizedTextBlock(self)
+
+
+class ResidualBlock(SpectralLayer):
+    """Astec's residual layer: x̂ = v + ReLU(R v + b) for v = ReLU(r̂)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, v: Tensor, drop: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+        """Map v [B, D] to [B, D]; with a generator, apply dropout at rate `drop` after the second ReLU."""
+        return v + dropped(F.relu(F.linear(v, self.spectral(), self.bias)), drop, generator)
+
+    def reset(self) -> None:
+        """Reset R to the identity, and b to 0."""
+        super().reset()
+        nn.init.zeros_(self.bias)
+
+    def for_prediction(self) -> nn.Module:
+        """Return the layer in float64, with the ReLU before it."""
+        return SteadyResidual(self)
+
+
+class SteadyResidual(nn.Module):
+    """A residual layer for prediction, in float64: rounded to float32, results do not depend on the batch."""
+
+    def __init__(self, block: ResidualBlock) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.R, self.bias = block.eval().spectral().double(), block.bias.detach().double()
+
+    def forward(self, sums: Tensor) -> Tensor:
+        """Map r̂ [B, D] to x̂ [B, D]."""
+        v = F.relu(sums)
+        return v + F.relu(F.linear(v, self.R, self.bias))
 
 
 class QuantizedTextBlock(nn.Module):
@@ -246,10 +296,10 @@ class QuantizedTextBlock(nn.Module):
 class PredictionEncoder(Encoder):
     """Encodes points for prediction: x̂ = E(r) of their tokens, or r̂ without a block; with `unit`, of length 1."""
 
-    def __init__(self, tokens: EmbeddingTable, block: TextBlock | None, unit: bool, relu: bool = False) -> None:
+    def __init__(self, tokens: EmbeddingTable, block: SpectralLayer | None, unit: bool, relu: bool = False) -> None:
         super().__init__()
         self.tokens, self.unit, self.relu = tokens, unit, relu
-        self.block = None if block is None else QuantizedTextBlock(block)
+        self.block = None if block is None else block.for_prediction()
 
     def train(self, mode: bool = True) -> PredictionEncoder:
         """Do nothing: nothing here learns, and E, which may be learning elsewhere, is only read."""
