@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
+from zipfel.data.batches import bags
+from zipfel.data.dataset import Part
 from zipfel.types import Bags, Candidates
 
 
@@ -50,6 +54,12 @@ def pooled(own: Bags, listed: Bags, filtered: Bags | None, missed: bool = True) 
     if filtered is not None:
         mask &= ~holds(filtered, pool)
     return Candidates(pool, right.float(), mask)
+
+
+def shortlisted(part: Part, rows: NDArray[np.int64], lists: Tensor, device: torch.device) -> Candidates:
+    """Return the candidates of some rows of a part: their own labels and those of their lists [B, W], -1 pads."""
+    own, listed = bags(part.Y, rows).to(device), list_bags(lists.long().to(device))
+    return pooled(own, listed, None if part.filtered is None else bags(part.filtered, rows).to(device))
 
 
 def hardest(scores: Tensor, excluded: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -33,6 +33,7 @@ from zipfel.models.base import BUILT_IN, Abilities, Learner, Model, Tensors, lab
 from zipfel.models.blend import SURE, BlendPredictor
 from zipfel.models.learner import OTHERS, Ensemble, Predictor
 from zipfel.models.linear import LinearPredictor
+from zipfel.models.reranker import RerankedPredictor
 from zipfel.plan import module_bytes, plan, weight_bytes
 from zipfel.tagger import Tagger
 from zipfel.tagging import Request
@@ -56,6 +57,7 @@ BEAM: dict[str, Any] = {**SETTINGS["decaf"], "beam": 4, "module1_epochs": 4, "mo
 MINED: dict[str, Any] = {"negatives": "mined", "rounds": 2, "mined": 10}
 SETTINGS |= {
     "glas, normed": {**SETTINGS["glas"], "weight_norm": True},
+    "lightdxml, reranker": {**SETTINGS["lightdxml"], "reranker": True, "epochs": 4},
     "mnn, labels": {**SETTINGS["mnn"], "decoder": "labels"},
     "decaf, beam": {**BEAM, "shortlist": "beam"},
     "decaf, parabel": {**BEAM, "shortlist": "parabel"},
@@ -593,6 +595,8 @@ def score_gain(predictor: Predictor, row: csr_array, label: int) -> float:
         return main * (2 * SURE if votes else 1) + linear
     if isinstance(predictor, LinearPredictor):
         return float(predictor.margins(row)[0, label] - predictor.bias[label])
+    if isinstance(predictor, RerankedPredictor):
+        return (score_gain(predictor.main, row, label) + score_gain(predictor.reranker, row, label)) / 2
     learners = predictor.learners if isinstance(predictor, Ensemble) else [predictor]
     return float(np.mean([np.subtract(*raw_scores(learner, row, label)) for learner in learners]))
 

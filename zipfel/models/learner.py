@@ -266,9 +266,9 @@ def validation_of(part: Part | None, quality: Callable[[Part], float], metric: s
     return Validation(metric, partial(quality, part)) if part else None
 
 
-def precision_at_1(learner: Learner, part: Part) -> float:
+def precision_at_1(predictor: Predictor, part: Part) -> float:
     """Return P@1 as a share: how often the first label is right."""
-    best = learner.rank(part.X, 1, part.filtered).ids[:, 0]
+    best = predictor.rank(part.X, 1, part.filtered).ids[:, 0]
     right = np.asarray(part.Y[np.arange(len(best)), np.maximum(best, 0)]).ravel() > 0
     return float(np.mean(right & (best >= 0)))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -36,9 +36,10 @@ from zipfel.models.learner import (
     validation_of,
 )
 from zipfel.models.mixed import MixedClassifier, chosen_beta, figures_by_beta
+from zipfel.models.reranker import TOP, RerankedPredictor, Reranker
 from zipfel.models.saving import Tensors
 from zipfel.models.tokens import start_tokens
-from zipfel.negatives import list_bags, pooled, within
+from zipfel.negatives import list_bags, shortlisted, within
 from zipfel.nn import losses
 from zipfel.nn.classifiers import OneVsAll
 from zipfel.nn.encoders import EmbeddingTable, PredictionEncoder, TextBlock, dropped, unique_ids, weighted_sum
@@ -92,6 +93,7 @@ class LightSettings(Settings):
     label_learning_rate: float = setting(0.001, "highest learning rate of the label encoder", above=0, was="label_rate")
     patience: int = setting(10, "epochs without a better validation after which training stops", at_least=1)
     beta: float | None = setting(None, "β, weight of the classifier; none: by validation", at_least=0, at_most=1)
+    reranker: bool = setting(False, "a second encoder and classifier, as Astec's, learn from the first labels' errors")
     float16: bool = setting(False, "save vectors in float16, in half the space", was="half")
     deterministic: bool = setting(True, "false builds the index on all cores, with a different result each time")
 
@@ -165,7 +167,7 @@ class LightDxml(Model):
     """Features, label encoder and classifier."""
 
     presets: ClassVar[Mapping[str, Settings]] = PRESETS
-    train_only = ("label_encoder.*", "classifier.lengths")
+    train_only = ("label_encoder.*", "classifier.lengths", "reranker.classifier.lengths")
     settings: LightSettings
     label_vectors: Tensor  # ŷ, of length 1 or 0, [L, D]
     counts: Tensor  # training points of each label, [L]
@@ -179,6 +181,7 @@ class LightDxml(Model):
         self.register_buffer("counts", torch.zeros(labels, dtype=torch.int32))
         self.index: Index | None = None
         self.beta = 0.75 if settings.beta is None else settings.beta
+        self.reranker: Reranker | None = None  # until it has learned
 
     @classmethod
     def abilities(cls, settings: LightSettings) -> Abilities:
@@ -204,17 +207,38 @@ class LightDxml(Model):
         if self.index is None and settings.token_init != "random":  # Step 1
             tokens, std = self.encoder.tokens, settings.dimension**-0.5
             start_tokens(tokens, lesson, settings.token_init, std, run, settings.deterministic)
+        reranker = self.new_reranker(run) if settings.reranker and self.reranker is None else self.reranker
         outcome = self.learn(lesson, run)
         if lesson.validation and settings.beta is None:
             self.beta = chosen_beta(figures_by_beta(self.learners()[0], lesson.validation, lesson))
-        return outcome
+        if reranker is None or outcome.interrupted:
+            return outcome
+        return self.learn_reranker(reranker, lesson, run, outcome)
+
+    def new_reranker(self, run: Run) -> Reranker:
+        """Return a re-ranker with token vectors that start as the model's do."""
+        settings, generator = self.settings, run.generator("reranker start")
+        encoder = Features(self.features, settings, generator)
+        if settings.token_init != "random":
+            encoder.tokens.rows.copy_(self.encoder.tokens.rows)
+        return Reranker(encoder, self.label_count, settings.cosine, generator).to(self.device())
+
+    def learn_reranker(self, reranker: Reranker, lesson: Lesson, run: Run, outcome: Outcome) -> Outcome:
+        """Train the re-ranker on the errors of the model, and hold it unless it was stopped in its first epoch."""
+        schedule = replace(self.schedule(labelled(lesson.train)), turn_every=1)
+        try:
+            more = reranker.fit(self.learners()[0], lesson, self.top, schedule, run)
+        except KeyboardInterrupt:  # while labels were ranked for all points
+            return replace(outcome, interrupted=True)
+        self.reranker = reranker if more.epochs else self.reranker
+        epochs, seconds = outcome.epochs + more.epochs, outcome.seconds + more.seconds
+        return replace(outcome, epochs=epochs, seconds=seconds, interrupted=more.interrupted)
 
     def learn(self, lesson: Lesson, run: Run) -> Outcome:
         """Go through the cycles, and keep the epoch with the best P@1 on validation, or else the last."""
         part, validation, settings = labelled(lesson.train), lesson.validation or None, self.settings
-        batch_size = max(1, min(settings.batch_size, len(part) // 10))
-        epochs = max(settings.epochs, math.ceil(settings.min_steps * batch_size / len(part)))
-        cycle = settings.cycle_epochs or max(1, epochs // 4)
+        schedule = self.schedule(part)
+        epochs, cycle = schedule.epochs, schedule.turn_every
         self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.counts))).to(self.counts)
         near: Tensor | None = None
 
@@ -240,8 +264,6 @@ class LightDxml(Model):
             self.set_offset(held_out)
             return precision_at_1(self.learners()[0], held_out)
 
-        schedule = Schedule(epochs, batch_size, settings.learning_rate, patience=settings.patience, turn_every=cycle,
-                            asked=settings.epochs)  # fmt: skip
         validate = validation_of(validation, precision)
         outcome = train(run, "lightdxml", self, part.draws, objective, schedule, validate, begin_cycle)
         if self.encoder.block is not None:
@@ -256,6 +278,15 @@ class LightDxml(Model):
         self.label_vectors.copy_(rounded(self.label_vectors))
         self.build(run.seed)
         return outcome
+
+    def schedule(self, part: Part) -> Schedule:
+        """Return how long and how fast the classifier learns, and after how many epochs a cycle begins."""
+        settings = self.settings
+        batch_size = max(1, min(settings.batch_size, len(part) // 10))
+        epochs = max(settings.epochs, math.ceil(settings.min_steps * batch_size / len(part)))
+        cycle = settings.cycle_epochs or max(1, epochs // 4)
+        return Schedule(epochs, batch_size, settings.learning_rate, patience=settings.patience, turn_every=cycle,
+                        asked=settings.epochs)  # fmt: skip
 
     def place_labels(self, part: Part, points: Tensor, lesson: Lesson, run: Run, stage: str) -> None:
         """Step 2: learn to map the centroids of labels near their points [N, D], Eq. (2), map them, and index them.
@@ -302,7 +333,7 @@ class LightDxml(Model):
         filtered = None if part.filtered is None else bags(part.filtered, rows).to(device)
         vectors = self.encoder(bags(part.X, rows).to(device), generator)  # [B, D]
         if not self.settings.shared_negatives:
-            candidates = pooled(own, listed, filtered)
+            candidates = shortlisted(part, rows, near, device)
             loss = losses.decoupled if decoupled else losses.logistic
             return loss(self.classifier(vectors, candidates.labels), candidates.targets, candidates.mask)
         pool = torch.unique(torch.cat([own.ids, listed.ids]))  # [S]
@@ -343,6 +374,18 @@ class LightDxml(Model):
                       self.settings.width(len(self.counts)))  # fmt: skip
         return [Learner(self.encoder.prediction_encoder(), self.index, mixed, self.device())]
 
+    @property
+    def top(self) -> int:
+        """The number of first labels that the re-ranker learns from and ranks again."""
+        return min(TOP, self.settings.width(len(self.counts)))
+
+    def predictor(self) -> Predictor:
+        """Return the learner, with the re-ranker where there is one that has learned."""
+        (learner,) = self.learners()
+        if self.reranker is None:
+            return learner
+        return RerankedPredictor(learner, self.reranker.learner(), self.top)
+
     @torch.no_grad()
     def text_scores(self, predictor: Predictor, X: csr_array, Z: csr_array) -> Tensor:
         """Return the scores of labels known by their texts [n, features] only, [B, n].
@@ -357,8 +400,10 @@ class LightDxml(Model):
         classifier = torch.sigmoid((scale * all_products(queries, own) + offset).double())
         mapped = F.normalize(self.label_encoder(own), dim=1)
         shortlist = torch.sigmoid(all_products(F.normalize(queries, dim=1), mapped).double())
-        scores = (self.beta * classifier + (1 - self.beta) * shortlist).float()
-        return scores * (queries.abs().amax(dim=1, keepdim=True) > 0)
+        scores = self.beta * classifier + (1 - self.beta) * shortlist
+        if isinstance(predictor, RerankedPredictor) and self.reranker is not None:
+            scores = (scores + self.reranker.text_scores(X, Z)) / 2
+        return scores.float() * (queries.abs().amax(dim=1, keepdim=True) > 0)
 
     def shortlist_recall(self, part: Part) -> float:
         """Return the share of a part's labels that are on the shortlists of their points."""
@@ -384,17 +429,31 @@ class LightDxml(Model):
         assert self.index is not None
         beta = torch.tensor(self.beta, dtype=torch.float64)  # in float32 the last bits of scores would change
         classifiers = {"classifier.labels.rows": self.classifier.composed(), **self.classifier.lengths()}
-        return {"beta": beta, **classifiers, **with_prefix("index.", self.index.state())}
+        more = {"beta": beta, **classifiers, **with_prefix("index.", self.index.state())}
+        return more if self.reranker is None else more | with_prefix("reranker.", self.reranker.more_tensors())
+
+    @classmethod
+    def empty(cls, settings: LightSettings, state: State) -> Self:
+        """Return a model with a re-ranker, if one is saved."""
+        model = super().empty(settings, state)
+        if "reranker.classifier.labels.rows" in state:
+            model.reranker = model.new_reranker(Run())
+        return model
 
     def take_tensors(self, more: State) -> None:
         """Take β, the lengths of classifiers, and the index."""
         self.beta, self.classifier.stored_lengths = float(more["beta"]), more.get("classifier.lengths")
         kind = self.settings.kind(len(self.counts), torch.device("cpu"))
         self.index = load_index(kind, part_of(more, "index."), self.label_vectors)
+        if self.reranker is not None:
+            self.reranker.take_tensors(part_of(more, "reranker."))
 
     def add_features(self, count: int, generator: torch.Generator) -> None:
         """Append tokens with random vectors."""
-        self.encoder.tokens.grow(count, generator, std=self.settings.dimension**-0.5)
+        std = self.settings.dimension**-0.5
+        self.encoder.tokens.grow(count, generator, std)
+        if self.reranker is not None:
+            self.reranker.encoder.tokens.grow(count, generator, std)
         self.features += count
 
     def add_labels(self, count: int, generator: torch.Generator) -> None:
@@ -402,6 +461,8 @@ class LightDxml(Model):
         self.classifier.grow(count, generator)
         self.label_vectors = F.pad(self.label_vectors, (0, 0, 0, count))
         self.counts = F.pad(self.counts, (0, count))
+        if self.reranker is not None:
+            self.reranker.classifier.grow(count, generator)
         self.label_count += count
 
     def cost(self, lesson: Lesson) -> Cost:
