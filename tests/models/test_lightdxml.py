@@ -28,12 +28,13 @@ from zipfel.data.text import Tfidf
 from zipfel.errors import ConfigError, DataError
 from zipfel.index.exact import ExactIndex
 from zipfel.index.hnsw import HnswIndex
-from zipfel.models import lightdxml
+from zipfel.models import lightdxml, lightdxml_model
 from zipfel.models import tokens as token_starts
 from zipfel.models.base import Lesson, Tensors, settings_of
 from zipfel.models.learner import BATCH, UNLISTED
-from zipfel.models.lightdxml import PRESETS, Features, LabelEncoder, LightDxml, LightSettings, centroids_of
-from zipfel.models.mixed import MixedClassifier, chosen_beta, figures_by_beta
+from zipfel.models.lightdxml import Features, LabelEncoder, LightDxml, MixedClassifier, centroids_of
+from zipfel.models.lightdxml_beta import chosen_beta, figures_by_beta
+from zipfel.models.lightdxml_settings import PRESETS, LightSettings
 from zipfel.tagger import Tagger
 from zipfel.training.run import Run
 from zipfel.training.trainer import Schedule
@@ -943,6 +944,7 @@ def test_more_points_than_a_batch_of_prediction(monkeypatch):
     X = planted(30).X
     whole = model.encoded(X)
     monkeypatch.setattr(lightdxml, "BATCH", 7)
+    monkeypatch.setattr(lightdxml_model, "BATCH", 7)
     torch.testing.assert_close(model.encoded(X), whole)
     model.label_vectors.copy_(normalize(torch.randn(8, 16, generator=seeded()), dim=1))
     model.build(0)

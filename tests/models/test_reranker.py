@@ -18,7 +18,8 @@ from zipfel.index.exact import ExactIndex
 from zipfel.models import reranker as reranker_module
 from zipfel.models.base import Lesson, settings_of
 from zipfel.models.learner import CosineClassifier, Learner, precision_at_1
-from zipfel.models.lightdxml import Features, LightDxml, LightSettings
+from zipfel.models.lightdxml import Features, LightDxml
+from zipfel.models.lightdxml_settings import LightSettings
 from zipfel.models.reranker import RerankedPredictor, Reranker, top_labels
 from zipfel.nn.encoders import PredictionEncoder
 from zipfel.tagger import Tagger
