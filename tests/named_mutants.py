@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from named_mutants_light import MUTANTS as LIGHT
 from named_mutants_neighbours import MUTANTS as NEIGHBOURS
 
 GLAS, DECAF, NETWORK = "zipfel/models/glas.py", "zipfel/models/decaf.py", "zipfel/models/decaf_network.py"
@@ -15,7 +16,7 @@ STEPS = {  # tests of a model as a whole, which run first
     "glas": GLAS_STEP,
     "mnn": "tests/models/test_mnn.py",
     "dxml": "tests/models/test_dxml.py",
-    "lightdxml": "tests/models/test_lightdxml.py",
+    "lightdxml": "tests/models/test_lightdxml_step.py",
     "decaf": DECAF_STEP,
 }
 TESTS = {  # of each file, which run then
@@ -24,7 +25,12 @@ TESTS = {  # of each file, which run then
     NETWORK: "tests/models/test_decaf.py",
     "zipfel/models/mnn.py": "tests/models/test_settings.py",
     "zipfel/models/dxml.py": "tests/models/test_settings.py",
-    "zipfel/models/lightdxml.py": "tests/models/test_settings.py",
+    "zipfel/models/lightdxml.py": "tests/models/test_lightdxml.py",
+    "zipfel/models/lightdxml_beta.py": "tests/models/test_lightdxml.py",
+    "zipfel/models/lightdxml_model.py": "tests/models/test_lightdxml.py",
+    "zipfel/models/lightdxml_settings.py": "tests/models/test_lightdxml.py",
+    "zipfel/models/reranker.py": "tests/models/test_reranker.py",
+    "zipfel/models/tokens.py": "tests/models/test_lightdxml.py",
     "zipfel/models/neighbours.py": "tests/models/test_neighbours.py",
     "zipfel/models/shortlisters.py": "tests/models/test_shortlisters.py",
     "zipfel/labelspace/centroids.py": "tests/labelspace/test_clusters.py",
@@ -65,8 +71,33 @@ MODELS: dict[str, dict[str, tuple[str, ...]]] = {  # files of a model, and the p
     },
     "lightdxml": {
         "zipfel/models/lightdxml.py": (),
-        "zipfel/nn/losses.py": ("log_distance",),
-        "zipfel/negatives.py": ("pooled",),
+        "zipfel/models/lightdxml_beta.py": (),
+        "zipfel/models/lightdxml_model.py": (),
+        "zipfel/models/lightdxml_settings.py": (),
+        "zipfel/models/reranker.py": (),
+        "zipfel/models/tokens.py": (),
+        "zipfel/nn/losses.py": (
+            "log_distance",
+            "logistic",
+            "decoupled",
+            "all_labels",
+            "decoupled_all",
+            "_Chunks",
+            "_AllLabels",
+            "_DecoupledAll",
+            "wrong_weights",
+            "pairs_by_chunk",
+        ),
+        "zipfel/nn/encoders.py": (
+            "EmbeddingTable",
+            "TransposedBags",
+            "_BagSum",
+            "TextBlock",
+            "PredictionEncoder",
+            "dropped",
+        ),
+        "zipfel/nn/classifiers.py": ("OneVsAll",),
+        NEGATIVES: ("within", "holds", "pooled", "shortlisted", "list_bags"),
     },
     "decaf": {
         DECAF: (),
@@ -247,4 +278,4 @@ NAMED = [
         (DECAF_STEP,),
     ),
 ]  # fmt: skip
-NAMED += [Named(*row) for row in NEIGHBOURS]
+NAMED += [Named(*row) for row in (*NEIGHBOURS, *LIGHT)]
