@@ -38,7 +38,7 @@ from zipfel.data.dataset import Dataset
 from zipfel.data.formats import read
 from zipfel.data.splits import hold_out
 from zipfel.data.text import featurized
-from zipfel.errors import ConfigError, did_you_mean
+from zipfel.errors import ConfigError, DataError, did_you_mean
 from zipfel.evaluate import evaluate
 from zipfel.fitting import chosen_device
 from zipfel.models.base import Lesson, labelled, settings_of
@@ -222,10 +222,14 @@ def main(words: list[str]) -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--part", choices=("test", "validation"), default="test")
     parser.add_argument("--device", default="auto")
-    asked = parser.parse_args(words)
-    arms, seeds = arms_of(asked.arms), [int(seed) for seed in asked.seeds.split(",")]
-    dataset = loaded(asked.data, asked.part)
-    if not run_arms(dataset, asked.part, arms, words_of(asked.shared), seeds, chosen_device(asked.device)):
+    asked = parser.parse_intermixed_args(words)
+    try:
+        arms, shared, device = arms_of(asked.arms), words_of(asked.shared), chosen_device(asked.device)
+        settings_of("lightdxml", changes=shared)
+        dataset, seeds = loaded(asked.data, asked.part), [int(seed) for seed in asked.seeds.split(",")]
+    except (ConfigError, DataError, ValueError) as error:
+        parser.error(str(error))
+    if not run_arms(dataset, asked.part, arms, shared, seeds, device):
         raise SystemExit(1)
 
 

@@ -117,3 +117,25 @@ def test_points_of_validation_are_judged_on_and_choose_nothing(tmp_path):
     assert len(on_validation.validation) == pytest.approx(0.05 * 0.9 * len(counted.train), abs=2)
     sizes = [len(getattr(on_validation, part)) for part in ("train", "validation", "test")]
     assert sum(sizes) == len(counted.train)
+
+
+def test_the_command_line(tmp_path, capsys):
+    """Settings may follow options; a mistake is one line, before anything is trained."""
+    data = str(tmp_path / "data")
+    write(make(Synthetic(points=300, labels=12, test_share=0.2, seed=1)), data, "repository")
+    shared = [f"{name}={value}" for name, value in SMALL.items()]
+    light_tables.main(
+        [data, "--arms", "default,relu", "--seeds", "0", "--part", "validation", "--device", "cpu", *shared]
+    )
+    assert [(line["arm"], line["part"], line["shared"]) for line in recorded(capsys)] == [
+        ("default", "validation", SMALL),
+        ("relu", "validation", SMALL),
+    ]
+    for words, message in (
+        (["--arms", "kk"], "unknown arm 'kk'"),
+        (["dimensions=3"], "unknown setting 'dimensions'; did you mean 'dimension'?"),
+        (["--device", "gpu"], "unknown device 'gpu'"),
+    ):
+        with pytest.raises(SystemExit):
+            light_tables.main([data, *words])
+        assert message in capsys.readouterr().err
