@@ -633,7 +633,8 @@ def every_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lightdxml, "Schedule", partial(Schedule, checkpoint_seconds=0))
 
 
-STOPPED = {"epochs": 5, "cycle_epochs": 2, "label_epochs": 2}  # the last cycle is cut short
+# the last cycle is cut short; lists are short, and each point's own, so that those of another epoch would show
+STOPPED = {"epochs": 5, "cycle_epochs": 2, "label_epochs": 2, "shortlist_size": 2, "shared_negatives": False}
 
 
 @pytest.fixture(scope="module")
