@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from named_mutants_astec import MUTANTS as ASTEC_MUTANTS
 from named_mutants_decaf import MUTANTS as DECAF_MUTANTS
+from named_mutants_light import MUTANTS as LIGHT_MUTANTS
 from named_mutants_neighbours import MUTANTS as NEIGHBOURS
 
 GLAS, DECAF, NETWORK = "zipfel/models/glas.py", "zipfel/models/decaf.py", "zipfel/models/decaf_network.py"
@@ -17,7 +18,7 @@ STEPS = {  # tests of a model as a whole, which run first
     "glas": (GLAS_STEP,),
     "mnn": ("tests/models/test_mnn_step.py", "tests/models/test_mnn.py"),
     "dxml": ("tests/models/test_dxml_step.py", "tests/models/test_dxml.py", "tests/models/test_dxml_incremental.py"),
-    "lightdxml": ("tests/models/test_lightdxml.py",),
+    "lightdxml": ("tests/models/test_lightdxml_step.py",),
     "decaf": (DECAF_STEP, "tests/models/test_decaf_paper.py"),
     "astec": ("tests/models/test_astec_step.py",),
 }
@@ -27,11 +28,16 @@ TESTS = {  # of each file, which run then
     NETWORK: "tests/models/test_decaf.py",
     "zipfel/models/mnn.py": "tests/models/test_settings.py",
     "zipfel/models/dxml.py": "tests/models/test_settings.py",
-    "zipfel/models/lightdxml.py": "tests/models/test_settings.py",
     "zipfel/models/astec.py": "tests/models/test_astec.py",
     "zipfel/models/astec_model.py": "tests/models/test_astec.py",
     "zipfel/models/astec_network.py": "tests/models/test_astec.py",
     "zipfel/models/astec_settings.py": "tests/models/test_astec.py",
+    "zipfel/models/lightdxml.py": "tests/models/test_lightdxml.py",
+    "zipfel/models/lightdxml_beta.py": "tests/models/test_lightdxml.py",
+    "zipfel/models/lightdxml_model.py": "tests/models/test_lightdxml.py",
+    "zipfel/models/lightdxml_settings.py": "tests/models/test_lightdxml.py",
+    "zipfel/models/reranker.py": "tests/models/test_reranker.py",
+    "zipfel/models/tokens.py": "tests/models/test_lightdxml.py",
     "zipfel/models/neighbours.py": "tests/models/test_neighbours.py",
     "zipfel/models/shortlisters.py": "tests/models/test_shortlisters.py",
     "zipfel/labelspace/centroids.py": "tests/labelspace/test_clusters.py",
@@ -48,7 +54,6 @@ TESTS = {  # of each file, which run then
     "zipfel/models/decaf_model.py": "tests/models/test_decaf.py",
     "zipfel/models/decaf_rare.py": "tests/models/test_decaf.py",
     "zipfel/models/decaf_settings.py": "tests/models/test_decaf.py",
-    "zipfel/models/tokens.py": "tests/models/test_decaf.py",
     "zipfel/index/beam.py": "tests/index/test_beam.py",
     "zipfel/index/tree.py": "tests/index/test_tree.py",
 }
@@ -78,8 +83,33 @@ MODELS: dict[str, dict[str, tuple[str, ...]]] = {  # files of a model, and the p
     },
     "lightdxml": {
         "zipfel/models/lightdxml.py": (),
-        "zipfel/nn/losses.py": ("log_distance",),
-        "zipfel/negatives.py": ("pooled",),
+        "zipfel/models/lightdxml_beta.py": (),
+        "zipfel/models/lightdxml_model.py": (),
+        "zipfel/models/lightdxml_settings.py": (),
+        "zipfel/models/reranker.py": (),
+        "zipfel/models/tokens.py": (),
+        "zipfel/nn/losses.py": (
+            "log_distance",
+            "logistic",
+            "decoupled",
+            "all_labels",
+            "decoupled_all",
+            "_Chunks",
+            "_AllLabels",
+            "_DecoupledAll",
+            "wrong_weights",
+            "pairs_by_chunk",
+        ),
+        "zipfel/nn/encoders.py": (
+            "EmbeddingTable",
+            "TransposedBags",
+            "_BagSum",
+            "TextBlock",
+            "PredictionEncoder",
+            "dropped",
+        ),
+        "zipfel/nn/classifiers.py": ("OneVsAll",),
+        NEGATIVES: ("within", "holds", "pooled", "shortlisted", "list_bags"),
     },
     "decaf": {
         DECAF: (),
@@ -262,4 +292,4 @@ NAMED = [
         (GLAS_STEP,),
     ),
 ]  # fmt: skip
-NAMED += [Named(*row) for row in [*NEIGHBOURS, *DECAF_MUTANTS, *ASTEC_MUTANTS]]
+NAMED += [Named(*row) for row in [*NEIGHBOURS, *DECAF_MUTANTS, *ASTEC_MUTANTS, *LIGHT_MUTANTS]]

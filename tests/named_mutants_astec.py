@@ -6,7 +6,8 @@ ASTEC = "zipfel/models/astec.py"
 MODEL = "zipfel/models/astec_model.py"
 NETWORK = "zipfel/models/astec_network.py"
 SETTINGS = "zipfel/models/astec_settings.py"
-MIXED = "zipfel/models/mixed.py"
+MIXED = "zipfel/models/lightdxml.py"
+BETA = "zipfel/models/lightdxml_beta.py"
 GRAPH = "zipfel/labelspace/graph.py"
 ENCODERS = "zipfel/nn/encoders.py"
 CLASSIFIERS = "zipfel/nn/classifiers.py"
@@ -206,7 +207,7 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
         "offset = self.offset.mean()", STEP,
     ),
     (
-        "astec", "β is chosen by the wrong vectors", MIXED,
+        "astec", "β is chosen by the wrong vectors", BETA,
         "learner.index.search(learner.keys(rows, queries), ",
         "learner.index.search(queries, ", TESTS,
     ),

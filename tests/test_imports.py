@@ -369,14 +369,14 @@ def test_models_are_known_only_by_their_contract(part):
         # imports by name
         ("plan.py", "from importlib import import_module\nimport_module('zipfel.models.neighbours')"),
         ("plan.py", "import importlib\nimportlib.import_module(f'zipfel.{part}.{name}')"),
-        ("plan.py", "from importlib import import_module\nimport_module('.models.mixed', 'zipfel')"),
+        ("plan.py", "from importlib import import_module\nimport_module('.models.tokens', 'zipfel')"),
         ("plan.py", "from importlib import import_module as load\nload(name)"),
         ("plan.py", "from importlib import import_module\nload = import_module"),
         ("plan.py", "__import__(name)"),
         ("report/page.py", "import sys\nsys.modules['zipfel.models.saving']"),
         ("report/page.py", "HOME = 'zipfel.models'"),
         ("report/page.py", "home = f'zipfel.models.{name}'"),
-        ("report/page.py", "PATH = 'zipfel/models/mixed.py'"),
+        ("report/page.py", "PATH = 'zipfel/models/tokens.py'"),
         # names of models
         *(("tagger.py", f"is_it = choice.model == {name!r}") for name in ("glas", "mnn", "dxml", "lightdxml", "decaf")),
         ("tagger.py", "is_it = type(model).__name__ == 'Decaf'"),

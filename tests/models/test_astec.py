@@ -28,7 +28,7 @@ from zipfel.models.astec_network import Network
 from zipfel.models.astec_settings import PRESETS, AstecSettings
 from zipfel.models.base import Lesson, Tensors, settings_of
 from zipfel.models.learner import Ensemble, Learner, in_turn
-from zipfel.models.mixed import MixedClassifier, figures_by_beta
+from zipfel.models.lightdxml import MixedClassifier, figures_by_beta
 from zipfel.models.reranker import RerankedPredictor, Reranker
 from zipfel.nn.classifiers import EXTRA, OneVsAll
 from zipfel.training.run import Run
@@ -311,14 +311,14 @@ def test_recall_is_measured_on_evenly_spaced_points_only(monkeypatch):
     assert network.recall(part, near) == pytest.approx(2 / part.Y[[0, 50, 100]].nnz)
 
 
-def test_fasttext_vectors_start_all_learners(monkeypatch):
+def test_given_token_vectors_start_all_learners(monkeypatch):
     given = torch.randn(42, 16, generator=seeded(5))
     monkeypatch.setattr(token_starts, "token_vectors", lambda *_: given)
     starts = []
     monkeypatch.setattr(
         Astec, "module_1", lambda self, network, *_: starts.append(network.features.tokens.rows.clone())
     )
-    learned(planted(), learners=2, token_init="fasttext")
+    learned(planted(), learners=2, token_init="given.vec")
     expected = given / given.square().mean().sqrt() * 16**-0.5
     assert len(starts) == 2
     for rows in starts:

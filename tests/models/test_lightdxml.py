@@ -28,12 +28,13 @@ from zipfel.data.text import Tfidf
 from zipfel.errors import ConfigError, DataError
 from zipfel.index.exact import ExactIndex
 from zipfel.index.hnsw import HnswIndex
-from zipfel.models import lightdxml
+from zipfel.models import lightdxml, lightdxml_model
 from zipfel.models import tokens as token_starts
 from zipfel.models.base import Lesson, Tensors, settings_of
 from zipfel.models.learner import BATCH, UNLISTED
-from zipfel.models.lightdxml import PRESETS, Features, LabelEncoder, LightDxml, LightSettings, centroids_of
-from zipfel.models.mixed import MixedClassifier, chosen_beta, figures_by_beta
+from zipfel.models.lightdxml import Features, LabelEncoder, LightDxml, MixedClassifier, centroids_of
+from zipfel.models.lightdxml_beta import chosen_beta, figures_by_beta
+from zipfel.models.lightdxml_settings import PRESETS, LightSettings
 from zipfel.tagger import Tagger
 from zipfel.training.run import Run
 from zipfel.training.trainer import Schedule
@@ -533,11 +534,34 @@ def test_a_shortlist_never_exceeds_the_labels():
 
 
 def test_the_paper_preset():
+    """docs/papers/lightdxml.md, "The preset `paper`, value by value"."""
     paper = PRESETS["paper"]
     assert (paper.beta, paper.shortlist_size, paper.learning_rate) == (0.75, 500, 0.006)  # Table V, EURLex-4K
-    assert (paper.epochs, paper.label_epochs, paper.cycle_epochs) == (16, 8, 8)
+    assert (paper.epochs, paper.label_epochs, paper.cycle_epochs, paper.min_steps) == (16, 8, 8, 1)
     assert (paper.relu, paper.cosine, paper.token_init, paper.index) == (True, False, "fasttext", "hnsw")
-    assert (paper.residual, paper.shared_negatives) == (False, False)
+    assert (paper.residual, paper.shared_negatives, paper.loss, paper.reranker) == (False, False, "logistic", False)
+    assert (paper.dimension, paper.batch_size, paper.label_learning_rate) == (300, 255, 0.003)  # the authors' code
+    assert paper.dropout == 0
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_the_paper_preset_learns_with_and_without_texts(monkeypatch, texts):
+    """All of it but the number of epochs: HNSW, FastText where there are texts, two cycles, no number of ours."""
+    made, plain = [], token_starts.train_fasttext
+    monkeypatch.setattr(token_starts, "train_fasttext", lambda *given: made.append(1) or plain(*given))
+    shape = Synthetic(points=500, labels=20, noise=0.2, test_share=0.2, texts=texts, seed=1)
+    data = make(shape) if texts else Tfidf.fit(make(shape).train.X).apply(make(shape))
+    tagger = Tagger("lightdxml", preset="paper", settings={"epochs": 8, "cycle_epochs": 4}, device="cpu")
+    run = Run()
+    tagger.fit_dataset(data, run)
+    assert tagger.model_.settings == settings_of("lightdxml", "paper", {"epochs": 8, "cycle_epochs": 4})
+    assert len(made) == texts
+    assert isinstance(tagger.predictor_.index, HnswIndex)
+    assert any("token vectors start at random" in note for note in run.notes) is not texts
+    assert tagger.model_.beta == 0.75
+    best = tagger.rank(data.test.texts["text"] if texts else data.test.X, 1).ids[:, 0]
+    right = np.mean([data.test.Y[[row], [label]][0] > 0 for row, label in enumerate(best)])
+    assert right > 0.9
 
 
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
@@ -609,7 +633,8 @@ def every_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lightdxml, "Schedule", partial(Schedule, checkpoint_seconds=0))
 
 
-STOPPED = {"epochs": 5, "cycle_epochs": 2, "label_epochs": 2}  # the last cycle is cut short
+# the last cycle is cut short; lists are short, and each point's own, so that those of another epoch would show
+STOPPED = {"epochs": 5, "cycle_epochs": 2, "label_epochs": 2, "shortlist_size": 2, "shared_negatives": False}
 
 
 @pytest.fixture(scope="module")
@@ -892,17 +917,24 @@ def test_token_vectors_are_made_once_in_a_run(tmp_path, monkeypatch):
     assert torch.equal(tagger.fit_dataset(dataset, again).model_.encoder.tokens.rows, first)
 
 
-def test_features_without_names_have_no_token_vectors(tmp_path):
-    for tokens in ("fasttext", str(tmp_path / "words.vec")):
-        with pytest.raises(ConfigError, match=r"token_init=.* needs features with names"):
-            fitted(planted(), token_init=tokens)
+def test_features_without_names_have_no_vectors_in_a_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"token_init=.* needs features with names"):
+        fitted(planted(), token_init=str(tmp_path / "words.vec"))
 
 
-def test_fasttext_needs_texts():
-    part = planted()
-    named = Dataset(part, feature_names=[f"w{number}" for number in range(42)])
-    with pytest.raises(ConfigError, match="learns from texts, and these points have none; use token_init=random"):
-        Tagger("lightdxml", settings={**SMALL, "token_init": "fasttext"}, device="cpu").fit_dataset(named)
+@pytest.mark.parametrize("names", [None, [f"w{number}" for number in range(42)]])
+def test_without_texts_fasttext_leaves_token_vectors_random_and_says_so(names):
+    rows, notes = [], []
+    for token_init in ("fasttext", "random"):
+        settings, run = {**SMALL, "token_init": token_init, "learning_rate": 1e-9, "epochs": 1}, Run()
+        tagger = Tagger("lightdxml", settings=settings, device="cpu")
+        rows.append(tagger.fit_dataset(Dataset(planted(), feature_names=names), run).model_.encoder.tokens.rows)
+        notes.append(sorted(note for note in run.notes if "token" in note))
+    assert torch.equal(*rows)
+    assert notes == [
+        ["token vectors start at random: token_init=fasttext learns from texts, and these points have none"],
+        [],
+    ]
 
 
 def test_a_file_of_token_vectors_of_another_width_is_refused(tmp_path):
@@ -943,6 +975,7 @@ def test_more_points_than_a_batch_of_prediction(monkeypatch):
     X = planted(30).X
     whole = model.encoded(X)
     monkeypatch.setattr(lightdxml, "BATCH", 7)
+    monkeypatch.setattr(lightdxml_model, "BATCH", 7)
     torch.testing.assert_close(model.encoded(X), whole)
     model.label_vectors.copy_(normalize(torch.randn(8, 16, generator=seeded()), dim=1))
     model.build(0)

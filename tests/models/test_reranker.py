@@ -13,12 +13,14 @@ from scipy.sparse import csr_array
 from stopped import Stop, stops_after
 from torch import Tensor
 
+from zipfel.data.batches import bags
 from zipfel.data.dataset import Dataset, Part
 from zipfel.index.exact import ExactIndex
 from zipfel.models import reranker as reranker_module
 from zipfel.models.base import Lesson, settings_of
 from zipfel.models.learner import CosineClassifier, Learner, precision_at_1
-from zipfel.models.lightdxml import Features, LightDxml, LightSettings
+from zipfel.models.lightdxml import Features, LightDxml
+from zipfel.models.lightdxml_settings import LightSettings
 from zipfel.models.reranker import RerankedPredictor, Reranker, top_labels
 from zipfel.nn.encoders import PredictionEncoder
 from zipfel.tagger import Tagger
@@ -95,7 +97,7 @@ def test_the_loss_is_that_of_right_labels_and_of_wrong_ones_among_the_first(cosi
     loss = model.loss(part, rows, top, seeded())
     queries = model.encoder.prediction_encoder()
     with torch.no_grad():
-        vectors = Learner(queries, None, None, torch.device("cpu")).encode(part.X[rows])  # type: ignore[arg-type]
+        vectors = queries.eval()(bags(part.X, rows))
         scores = model.classifier(vectors, torch.arange(6)).tolist()
     truth, out = ([some[[row]].indices.tolist() for row in rows] for some in (part.Y, part.filtered))
     lists = [[label for label in row if label >= 0] for row in top.tolist()]

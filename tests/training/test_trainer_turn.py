@@ -150,3 +150,16 @@ def test_ctrl_c_in_a_turn_ends_the_stage_with_the_best_weights(tmp_path, at):
     assert (outcome.epochs, len(best)) == ((1, 1) if at else (0, 0))
     assert module.weight == (best[0] if at else 0)
     assert not (tmp_path / "moved.safetensors").exists()
+
+
+def test_one_optimizer_outlives_all_turns():
+    """A turn that does nothing changes nothing: moments and the schedule go on."""
+
+    def idle(done: int, resumed: bool) -> None:
+        pass
+
+    often, never = (
+        trained(Run(), schedule=replace(SCHEDULE, turn_every=every), turn=idle, validation=False)[0].weight.item()
+        for every in (1, 100)
+    )
+    assert often == never

@@ -31,7 +31,7 @@ from zipfel.models.astec_settings import PRESETS
 from zipfel.models.base import Lesson
 from zipfel.models.decaf import trained_together
 from zipfel.models.learner import BATCH, in_turn, labelled, ndcg_at_5, validation_of
-from zipfel.models.mixed import chosen_beta, figures_by_beta
+from zipfel.models.lightdxml_beta import chosen_beta, figures_by_beta
 from zipfel.models.reranker import Reranker
 from zipfel.models.shortlisters import labels_to_clusters
 from zipfel.models.tokens import start_tokens

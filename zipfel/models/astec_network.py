@@ -19,7 +19,7 @@ from zipfel.index.exact import ExactIndex, products, row_products
 from zipfel.labelspace.graph import walk_step
 from zipfel.models.astec_settings import AstecSettings
 from zipfel.models.learner import BATCH, Learner, matching_offset, mean_ranking
-from zipfel.models.mixed import MixedClassifier
+from zipfel.models.lightdxml import MixedClassifier
 from zipfel.models.neighbours import Memory, Vote
 from zipfel.models.shortlisters import label_sums
 from zipfel.negatives import list_bags, shortlisted, within

@@ -1,8 +1,10 @@
 """LightDXML: labels embedded near their points, a one-vs-all classifier on shortlists of near labels, a cycle of both.
 
 Mishra et al., *Light-weight Deep Extreme Multilabel Classification*, IJCNN 2023. Held next to the paper in
-docs/papers/lightdxml.md, and in its order: features (Sec. IV-A), label encoder (IV-B), classifier (IV-D), Algorithm 1
-with shortlists (IV-C) and the cycle (IV-E), prediction (IV-F).
+docs/papers/lightdxml.md, and in the order of Algorithm 1: features (Step 1, Sec. IV-A), label encoder (Step 2, IV-B),
+shortlists (Step 3, IV-C), classifier (Step 4, IV-D), the cycle of these (Step 5, IV-E), prediction (Step 6, IV-F).
+Settings are in lightdxml_settings.py, saving and new labels in lightdxml_model.py, and the choice of β in
+lightdxml_beta.py.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,106 +21,42 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from zipfel.config import Settings, Span, setting
+from zipfel.config import Settings
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
-from zipfel.index import Index, Kind, build_index, load_index
-from zipfel.index.exact import ExactIndex, all_products, products
-from zipfel.models.base import Abilities, Cost, Lesson, Model
+from zipfel.index import Search
+from zipfel.index.exact import ExactIndex, products, row_products
+from zipfel.models.base import Lesson
 from zipfel.models.learner import (
     BATCH,
     Learner,
-    Predictor,
+    Scorer,
+    candidate_scores,
+    candidates_of,
     labelled,
-    learner_of,
     matching_offset,
     precision_at_1,
+    rank_candidates,
     validation_of,
 )
-from zipfel.models.mixed import MixedClassifier, chosen_beta, figures_by_beta
-from zipfel.models.reranker import TOP, RerankedPredictor, Reranker
-from zipfel.models.saving import Tensors
+from zipfel.models.lightdxml_beta import chosen_beta, figures_by_beta
+from zipfel.models.lightdxml_model import LightModel, rounded
+from zipfel.models.lightdxml_settings import PRESETS, LightSettings
+from zipfel.models.reranker import Reranker
 from zipfel.models.tokens import start_tokens
 from zipfel.negatives import list_bags, shortlisted, within
 from zipfel.nn import losses
 from zipfel.nn.classifiers import OneVsAll
 from zipfel.nn.encoders import EmbeddingTable, PredictionEncoder, TextBlock, dropped, unique_ids, weighted_sum
-from zipfel.training.run import Run, State, part_of, with_prefix
+from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome, Schedule, train
-from zipfel.types import Bags, stored
+from zipfel.types import Bags, Ranking, Shortlist, stored
 
-EXACT = 50_000  # labels up to which an exact search beats a graph: docs/decisions/010-shared-candidates.md
-
-
-@dataclass(frozen=True)
-class LightSettings(Settings):
-    """Settings of LightDXML. Defaults are ours, chosen on validation; the preset `paper` has those of Table V."""
-
-    dimension: int = setting(
-        2048, "width D of the vectors of tokens, points and labels", at_least=1, search=[512, 1024, 2048]
-    )
-    token_init: str = setting("random", "token vectors at the start: random, fasttext, or a file", was="tokens")
-    relu: bool = setting(False, "ReLU at the end of the label encoder, Eq. (4)")
-    cosine: bool = setting(True, "points and classifiers have length 1; one scale and offset for all labels")
-    shortlist_size: int | None = setting(None, "k; none: 5 % of all labels, 100 to 700", at_least=1, was="shortlist")
-    index: Kind | None = setting(None, "index of labels: exact, hnsw or ivf; none: exact up to 50,000, else hnsw")
-    loss: Literal["logistic", "decoupled"] = setting(
-        "logistic",
-        "of the classifier: each label on its own, Eq. (3), or each right label against all wrong ones",
-        search=["logistic", "decoupled"],
-    )
-    shared_negatives: bool = setting(True, "shortlists of a batch's other points are negatives too", was="shared")
-    residual: bool = setting(
-        True, "a residual layer behind the sum of token vectors, as in DECAF's text block", search=[True, False]
-    )
-    dropout: float = setting(
-        0.5,
-        "share dropped after the residual layer's ReLU; without it, of x̂",
-        at_least=0,
-        below=1,
-        search=Span(0, 0.8),
-    )
-    batch_size: int = setting(
-        256, "points in a step, at most a tenth of train", at_least=1, was="batch", search=[64, 128, 256, 512]
-    )
-    epochs: int = setting(
-        4, "e_model, epochs of the classifier; more to reach `min_steps` steps", at_least=1, search=[2, 4, 8, 16]
-    )
-    min_steps: int = setting(400, "least number of steps of the classifier", at_least=1, was="steps")
-    cycle_epochs: int | None = setting(None, "ê_label, epochs of a cycle; none: a quarter", at_least=1, was="cycle")
-    label_epochs: int = setting(1, "e_label, epochs of the label encoder in each cycle", at_least=0)
-    learning_rate: float = setting(
-        0.002, "highest learning rate of the classifier", above=0, was="rate", search=Span(0.0003, 0.01, log=True)
-    )
-    label_learning_rate: float = setting(0.001, "highest learning rate of the label encoder", above=0, was="label_rate")
-    patience: int = setting(10, "epochs without a better validation after which training stops", at_least=1)
-    beta: float | None = setting(None, "β, weight of the classifier; none: by validation", at_least=0, at_most=1)
-    reranker: bool = setting(False, "a second encoder and classifier, as Astec's, learn from the first labels' errors")
-    float16: bool = setting(False, "save vectors in float16, in half the space", was="half")
-    deterministic: bool = setting(True, "false builds the index on all cores, with a different result each time")
-
-    def width(self, labels: int) -> int:
-        """Return k for this many labels."""
-        return min(labels, self.shortlist_size or max(100, min(700, math.ceil(labels / 20))))
-
-    def kind(self, labels: int, device: torch.device) -> Kind:
-        """Return the kind of index for this many labels."""
-        return self.index or ("exact" if labels <= EXACT or device.type == "cuda" else "hnsw")
-
-
-PRESETS: dict[str, LightSettings] = {
-    "paper": LightSettings(  # Table V for EURLex-4K; D, batch, dropout and the label encoder's rate are ours
-        dimension=300, token_init="fasttext", relu=True, cosine=False, shortlist_size=500, index="hnsw",
-        shared_negatives=False, residual=False, dropout=0.5, epochs=16, min_steps=1, cycle_epochs=8, label_epochs=8,
-        learning_rate=0.006, beta=0.75,
-    ),
-    "default": LightSettings(),
-    "fast": LightSettings(dimension=1024, epochs=2, min_steps=200, learning_rate=0.004),
-}  # fmt: skip
+LABEL_BATCH = 2048  # points in a step of the label encoder
 
 
 class Features(nn.Module):
-    """Ẑ_x, Sec. IV-A: the tf-idf-weighted sum of token vectors, and a residual layer; with `cosine`, of length 1."""
+    """Step 1, Ẑ_x: the tf-idf-weighted sum of token vectors; (ours) a residual layer, and with `cosine` length 1."""
 
     def __init__(self, features: int, settings: LightSettings, generator: torch.Generator) -> None:
         super().__init__()
@@ -138,7 +76,7 @@ class Features(nn.Module):
 
 
 class LabelEncoder(nn.Module):
-    """Z_l, Eq. (4): ŷ = ReLU(W₂ (W₁ μ + b₁) + b₂) of a label's centroid μ; it starts as the identity."""
+    """Step 2, Z_l, Eq. (4): ŷ = ReLU(W₂ (W₁ μ + b₁) + b₂) of a label's centroid μ; it starts as the identity."""
 
     def __init__(self, width: int, relu: bool) -> None:
         super().__init__()
@@ -163,57 +101,35 @@ def centroids_of(Y: csr_array, vectors: Tensor) -> Tensor:
     return weighted_sum(owned.ids, vectors, Bags(owned.ids, weights, owned.offsets))
 
 
-class LightDxml(Model):
-    """Features, label encoder and classifier."""
+class LightDxml(LightModel):
+    """Algorithm 1."""
 
     presets: ClassVar[Mapping[str, Settings]] = PRESETS
-    train_only = ("label_encoder.*", "classifier.lengths", "reranker.classifier.lengths")
-    settings: LightSettings
-    label_vectors: Tensor  # ŷ, of length 1 or 0, [L, D]
-    counts: Tensor  # training points of each label, [L]
 
     def __init__(self, features: int, labels: int, settings: LightSettings, generator: torch.Generator) -> None:
         super().__init__(features, labels, settings, generator)
-        self.encoder = Features(features, settings, generator)
+        self.encoder: Features = Features(features, settings, generator)
         self.classifier = OneVsAll(labels, settings.dimension, settings.cosine, generator)
-        self.label_encoder = LabelEncoder(settings.dimension, settings.relu)
+        self.label_encoder: LabelEncoder = LabelEncoder(settings.dimension, settings.relu)
         self.register_buffer("label_vectors", torch.zeros(labels, settings.dimension))
         self.register_buffer("counts", torch.zeros(labels, dtype=torch.int32))
-        self.index: Index | None = None
+        self.index, self.reranker = None, None
         self.beta = 0.75 if settings.beta is None else settings.beta
-        self.reranker: Reranker | None = None  # until it has learned
-
-    @classmethod
-    def abilities(cls, settings: LightSettings) -> Abilities:
-        """Return the abilities of LightDXML: a label's text counts as its only point."""
-        return Abilities(
-            scores_label_texts=True,
-            places_labels_by_text=True,
-            takes_new_words=True,
-            takes_shortlist=True,
-            weights_points=True,
-        )
-
-    def device(self) -> torch.device:
-        """Return the model's device."""
-        return self.label_vectors.device
-
-    # --- Algorithm 1 -------------------------------------------------------------------------------------------------
 
     def fit(self, lesson: Lesson, run: Run) -> Outcome:
-        """Learn, and choose β on validation."""
+        """Learn, choose β on validation, and (ours, if asked for) train a re-ranker on the errors that are left."""
         settings = self.settings
         self.classifier.restore_lengths()
         if self.index is None and settings.token_init != "random":  # Step 1
             tokens, std = self.encoder.tokens, settings.dimension**-0.5
             start_tokens(tokens, lesson, settings.token_init, std, run, settings.deterministic)
         reranker = self.new_reranker(run) if settings.reranker and self.reranker is None else self.reranker
-        outcome = self.learn(lesson, run)
-        if lesson.validation and settings.beta is None:
+        outcome = self.learn(lesson, run)  # Steps 2 to 5
+        if lesson.validation and settings.beta is None:  # Step 6
             self.beta = chosen_beta(figures_by_beta(self.learners()[0], lesson.validation, lesson))
         if reranker is None or outcome.interrupted:
             return outcome
-        return self.learn_reranker(reranker, lesson, run, outcome)
+        return self.learn_reranker(reranker, lesson, self.schedule(labelled(lesson.train)), run, outcome)
 
     def new_reranker(self, run: Run) -> Reranker:
         """Return a re-ranker with token vectors that start as the model's do."""
@@ -223,53 +139,105 @@ class LightDxml(Model):
             encoder.tokens.rows.copy_(self.encoder.tokens.rows)
         return Reranker(encoder, self.label_count, settings.cosine, generator).to(self.device())
 
-    def learn_reranker(self, reranker: Reranker, lesson: Lesson, run: Run, outcome: Outcome) -> Outcome:
-        """Train the re-ranker on the errors of the model, and hold it unless it was stopped in its first epoch."""
-        schedule = replace(self.schedule(labelled(lesson.train)), turn_every=1)
-        try:
-            more = reranker.fit(self.learners()[0], lesson, self.top, schedule, run)
-        except KeyboardInterrupt:  # while labels were ranked for all points
-            return replace(outcome, interrupted=True)
-        self.reranker = reranker if more.epochs else self.reranker
-        epochs, seconds = outcome.epochs + more.epochs, outcome.seconds + more.seconds
-        return replace(outcome, epochs=epochs, seconds=seconds, interrupted=more.interrupted)
+    # --- Step 2 -------------------------------------------------------------------------------------------------------
 
-    def learn(self, lesson: Lesson, run: Run) -> Outcome:
-        """Go through the cycles, and keep the epoch with the best P@1 on validation, or else the last."""
-        part, validation, settings = labelled(lesson.train), lesson.validation or None, self.settings
-        schedule = self.schedule(part)
-        epochs, cycle = schedule.epochs, schedule.turn_every
-        self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.counts))).to(self.counts)
-        near: Tensor | None = None
-
-        def begin_cycle(done: int, resumed: bool) -> None:  # Step 5; also called when the last cycle has ended
-            nonlocal near
-            number = done // cycle
-            if not resumed:
-                points = self.encoded(part.X)
-                self.place_labels(part, points, lesson, run, f"labels-{number}")  # Step 2
-                run.forget(f"shortlists-{number - 2}")  # those before this one are needed until a checkpoint
-                if done < epochs:  # Step 3; Step 4 is the objective
-                    near = run.stage(f"shortlists-{number}", lambda: {"near": self.shortlists(points)})["near"]
-                return
-            self.build(run.seed)  # the checkpoint has the label vectors
-            kept = run.load(f"shortlists-{number}")
-            near = kept[0]["near"] if kept is not None else None
+    def place_labels(self, part: Part, points: Tensor, lesson: Lesson, run: Run, stage: str) -> None:
+        """Learn to map the centroids of labels near their points [N, D], Eq. (2); map them, and index them."""
+        centroids = self.centroids(part, points, lesson.Z)
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
-            assert near is not None
-            return {settings.loss: self.loss(part, rows, near[rows], generator)}
+            own = bags(part.Y, rows).to(centroids.device)
+            labels, positions = unique_ids(own.ids)
+            mapped = self.label_encoder(centroids[labels])
+            batch = points[torch.from_numpy(rows).to(centroids.device)]
+            return {"distance": losses.log_distance(batch, mapped, own.offsets, positions)}
 
-        def precision(held_out: Part) -> float:
-            self.set_offset(held_out)
-            return precision_at_1(self.learners()[0], held_out)
+        if self.settings.label_epochs:
+            batch_size = max(1, min(LABEL_BATCH, len(part) // 10))
+            schedule = Schedule(self.settings.label_epochs, batch_size, self.settings.label_learning_rate)
+            if train(run, stage, self.label_encoder, part.draws, objective, schedule).interrupted:
+                raise KeyboardInterrupt
+        with torch.no_grad():
+            has_centroid = centroids.abs().amax(dim=1, keepdim=True) > 0
+            mapped = F.normalize(self.label_encoder(centroids), dim=1)
+            self.label_vectors.copy_(torch.where(has_centroid, mapped, self.label_vectors))  # others keep theirs
+        self.build(run.seed)
+        if lesson.validation:
+            run.log(stage=stage, recall=self.shortlist_recall(lesson.validation))
 
-        validate = validation_of(validation, precision)
-        outcome = train(run, "lightdxml", self, part.draws, objective, schedule, validate, begin_cycle)
+    def centroids(self, part: Part, points: Tensor, Z: csr_array | None) -> Tensor:
+        """Return μ, [L, D]. The text of a label that never had points, where it has one, counts as its only point."""
+        centroids = centroids_of(part.Y, points)
+        if Z is not None:
+            text_only = np.flatnonzero((np.diff(Z.indptr) > 0) & (self.counts.cpu().numpy() == 0))
+            if len(text_only):
+                centroids[torch.from_numpy(text_only).to(centroids.device)] = self.encoded(Z[text_only])
+        return centroids
+
+    # --- Step 3 -------------------------------------------------------------------------------------------------------
+
+    def shortlists(self, points: Tensor) -> Tensor:
+        """Return S_k, Eq. (6): the k labels nearest to each point by cosine, [N, k]."""
+        assert self.index is not None
+        k = self.settings.width(len(self.counts))
+        near = torch.cat([self.index.search(chunk, k).ids.int().cpu() for chunk in torch.split(points, BATCH)])
+        return torch.where(near < 0, near[:, :1], near)  # a graph may return fewer
+
+    def shortlist_recall(self, part: Part) -> float:
+        """Return the share of a part's labels that are on the shortlists of their points."""
+        near = self.shortlists(self.encoded(part.X)).numpy().astype(np.int64)
+        ends = np.arange(0, near.size + 1, near.shape[1])
+        listed = csr_array((np.ones(near.size), np.sort(near, axis=1).ravel(), ends), shape=part.Y.shape)
+        rows, labels = part.Y.nonzero()
+        return float(stored(listed, rows, labels).mean()) if len(rows) else 1.0
+
+    # --- Step 4 -------------------------------------------------------------------------------------------------------
+
+    def loss(self, part: Part, rows: NDArray[np.int64], near: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the one-vs-all loss on P_i ∪ S_k(x_i), Eq. (3), (7), (8), or (ours) on the lists of the whole batch.
+
+        near: S_k of the rows, [B, k].
+        """
+        device, decoupled = self.device(), self.settings.loss == "decoupled"
+        vectors = self.encoder(bags(part.X, rows).to(device), generator)  # [B, D]
+        if not self.settings.shared_negatives:
+            candidates = shortlisted(part, rows, near, device)
+            loss = losses.decoupled if decoupled else losses.logistic
+            return loss(self.classifier(vectors, candidates.labels), candidates.targets, candidates.mask)
+        own, listed = bags(part.Y, rows).to(device), list_bags(near.long().to(device))
+        filtered = None if part.filtered is None else bags(part.filtered, rows).to(device)
+        pool = torch.unique(torch.cat([own.ids, listed.ids]))  # [S]
+        W, offset = self.classifier.scaled(pool), self.classifier.offset
+        right, left_out = within(own, pool), None if filtered is None else within(filtered, pool)
+        if decoupled:
+            return losses.decoupled_all(vectors, W, right, left_out)
+        return losses.all_labels(vectors, W, offset, right, left_out)
+
+    def set_offset(self, part: Part) -> None:
+        """Set the offset of scores, which the decoupled loss does not learn."""
+        if self.settings.loss == "decoupled":
+            scale, W = self.classifier.scale.detach(), self.classifier.composed()
+            offset = matching_offset(part, lambda sample: scale * products(self.encoded(sample.X), W))
+            self.classifier.offset.detach().fill_(offset)
+
+    # --- Step 5 -------------------------------------------------------------------------------------------------------
+
+    def learn(self, lesson: Lesson, run: Run) -> Outcome:
+        """Iterate Steps 2 to 4, and keep the epoch with the best P@1 on validation, or else the last.
+
+        Labels are placed before the first epoch of the classifier and after every ê_label epochs, under one optimizer;
+        once more if the epoch that is kept lies within a cycle, where label vectors lag behind those of points.
+        """
+        part, validation = labelled(lesson.train), lesson.validation or None
+        self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.counts))).to(self.counts)
+        schedule = self.schedule(part)
+        cycle = Cycle(self, part, lesson, run, schedule)
+        validate = validation_of(validation, self.precision)
+        outcome = train(run, "lightdxml", self, part.draws, cycle.objective, schedule, validate, cycle.begin)
         if self.encoder.block is not None:
             self.encoder.block.R.detach().copy_(rounded(self.encoder.block.R.detach()))
         kept = outcome.epochs if outcome.best_epoch < 0 else outcome.best_epoch + 1
-        if kept % cycle and not outcome.interrupted:  # within a cycle: label vectors lag behind those of points
+        if kept % schedule.turn_every and not outcome.interrupted:
             try:
                 self.place_labels(part, self.encoded(part.X), lesson, run, "labels-last")
             except KeyboardInterrupt:
@@ -288,83 +256,15 @@ class LightDxml(Model):
         return Schedule(epochs, batch_size, settings.learning_rate, patience=settings.patience, turn_every=cycle,
                         asked=settings.epochs)  # fmt: skip
 
-    def place_labels(self, part: Part, points: Tensor, lesson: Lesson, run: Run, stage: str) -> None:
-        """Step 2: learn to map the centroids of labels near their points [N, D], Eq. (2), map them, and index them.
+    def precision(self, held_out: Part) -> float:
+        """Return P@1 as a share, with the offset that these points set."""
+        self.set_offset(held_out)
+        return precision_at_1(self.learners()[0], held_out)
 
-        The text of a label that never had points, where it has one, counts as its only point.
-        """
-        settings, Z, centroids = self.settings, lesson.Z, centroids_of(part.Y, points)
-        if Z is not None:
-            text_only = np.flatnonzero((np.diff(Z.indptr) > 0) & (self.counts.cpu().numpy() == 0))
-            if len(text_only):
-                centroids[torch.from_numpy(text_only).to(centroids.device)] = self.encoded(Z[text_only])
-
-        def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
-            own = bags(part.Y, rows).to(centroids.device)
-            labels, positions = unique_ids(own.ids)
-            mapped = self.label_encoder(centroids[labels])
-            batch = points[torch.from_numpy(rows).to(centroids.device)]
-            return {"distance": losses.log_distance(batch, mapped, own.offsets, positions)}
-
-        if settings.label_epochs:
-            batch_size = max(1, min(2048, len(part) // 10))
-            schedule = Schedule(settings.label_epochs, batch_size, settings.label_learning_rate)
-            if train(run, stage, self.label_encoder, part.draws, objective, schedule).interrupted:
-                raise KeyboardInterrupt
-        with torch.no_grad():
-            has_centroid = centroids.abs().amax(dim=1, keepdim=True) > 0
-            mapped = F.normalize(self.label_encoder(centroids), dim=1)
-            self.label_vectors.copy_(torch.where(has_centroid, mapped, self.label_vectors))  # others keep theirs
-        self.build(run.seed)
-        if lesson.validation:
-            run.log(stage=stage, recall=self.shortlist_recall(lesson.validation))
-
-    def shortlists(self, points: Tensor) -> Tensor:
-        """Step 3, Eq. (6): the k labels nearest to each point by cosine, [N, k]."""
-        assert self.index is not None
-        k = self.settings.width(len(self.counts))
-        near = torch.cat([self.index.search(chunk, k).ids.int().cpu() for chunk in torch.split(points, BATCH)])
-        return torch.where(near < 0, near[:, :1], near)  # a graph may return fewer
-
-    def loss(self, part: Part, rows: NDArray[np.int64], near: Tensor, generator: torch.Generator) -> Tensor:
-        """Step 4: one-vs-all on P_i ∪ S_k(x_i), Eq. (3), (7), (8), or on the lists of the whole batch."""
-        device, decoupled = self.device(), self.settings.loss == "decoupled"
-        own, listed = bags(part.Y, rows).to(device), list_bags(near.long().to(device))
-        filtered = None if part.filtered is None else bags(part.filtered, rows).to(device)
-        vectors = self.encoder(bags(part.X, rows).to(device), generator)  # [B, D]
-        if not self.settings.shared_negatives:
-            candidates = shortlisted(part, rows, near, device)
-            loss = losses.decoupled if decoupled else losses.logistic
-            return loss(self.classifier(vectors, candidates.labels), candidates.targets, candidates.mask)
-        pool = torch.unique(torch.cat([own.ids, listed.ids]))  # [S]
-        W, offset = self.classifier.scaled(pool), self.classifier.offset
-        right, left_out = within(own, pool), None if filtered is None else within(filtered, pool)
-        if decoupled:
-            return losses.decoupled_all(vectors, W, right, left_out)
-        return losses.all_labels(vectors, W, offset, right, left_out)
-
-    def set_offset(self, part: Part) -> None:
-        """Set the offset of scores, which the decoupled loss does not learn."""
-        if self.settings.loss == "decoupled":
-            scale, W = self.classifier.scale.detach(), self.classifier.composed()
-            offset = matching_offset(part, lambda sample: scale * products(self.encoded(sample.X), W))
-            self.classifier.offset.detach().fill_(offset)
-
-    # --- Prediction, Sec. IV-F ---------------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def encoded(self, X: csr_array) -> Tensor:
-        """Return the vectors of points, [N, D]."""
-        encode, starts = self.encoder.prediction_encoder(), range(0, X.shape[0], BATCH)
-        return torch.cat([encode(bags(X[start : start + BATCH]).to(self.device())) for start in starts])
-
-    def build(self, seed: int) -> None:
-        """Index the vectors of labels."""
-        kind = self.settings.kind(len(self.counts), self.device())
-        self.index = build_index(kind, self.label_vectors, seed, self.settings.deterministic)
+    # --- Step 6 -------------------------------------------------------------------------------------------------------
 
     def learners(self) -> Sequence[Learner]:
-        """Return one learner."""
+        """Return one learner: x̂, the labels nearest to it, and the mix of classifier and shortlist."""
         assert self.index is not None
         kind = self.settings.kind(len(self.counts), self.device())
         if kind == "exact" or isinstance(self.index, ExactIndex):  # the model may have been moved
@@ -374,104 +274,85 @@ class LightDxml(Model):
                       self.settings.width(len(self.counts)))  # fmt: skip
         return [Learner(self.encoder.prediction_encoder(), self.index, mixed, self.device())]
 
-    @property
-    def top(self) -> int:
-        """The number of first labels that the re-ranker learns from and ranks again."""
-        return min(TOP, self.settings.width(len(self.counts)))
 
-    def predictor(self) -> Predictor:
-        """Return the learner, with the re-ranker where there is one that has learned."""
-        (learner,) = self.learners()
-        if self.reranker is None:
-            return learner
-        return RerankedPredictor(learner, self.reranker.learner(), self.top)
+class Cycle:
+    """Step 5: the shortlists that the classifier learns from, and when labels are placed again."""
+
+    def __init__(self, model: LightDxml, part: Part, lesson: Lesson, run: Run, schedule: Schedule) -> None:
+        self.model, self.part, self.lesson, self.run, self.schedule = model, part, lesson, run, schedule
+        self.near: Tensor | None = None  # S_k of all points, [N, k]
+
+    def begin(self, done: int, resumed: bool) -> None:
+        """Place labels and shortlist them for each point, after so many epochs; also when the last cycle has ended."""
+        model, run, number = self.model, self.run, done // self.schedule.turn_every
+        if resumed:
+            model.build(run.seed)  # the checkpoint has the label vectors
+            kept = run.load(f"shortlists-{number}")
+            self.near = None if kept is None else kept[0]["near"]
+            return
+        points = model.encoded(self.part.X)
+        model.place_labels(self.part, points, self.lesson, run, f"labels-{number}")
+        run.forget(f"shortlists-{number - 2}")  # those before this one are needed until a checkpoint
+        if done < self.schedule.epochs:
+            self.near = run.stage(f"shortlists-{number}", lambda: {"near": model.shortlists(points)})["near"]
+
+    def objective(self, rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
+        """Return the loss of some points on their current shortlists."""
+        assert self.near is not None
+        return {self.model.settings.loss: self.model.loss(self.part, rows, self.near[rows], generator)}
+
+
+@dataclass(frozen=True)
+class MixedClassifier:
+    """Step 6: scores the labels of a shortlist by β σ(classifier) + (1 − β) σ(cosine). Others follow by frequency."""
+
+    vectors: Tensor  # ŷ [L, D]
+    W: Tensor  # [L, D]
+    scale: Tensor
+    offset: Tensor  # one number, or one of each label, [L]
+    counts: Tensor  # [L]
+    beta: float
+    shortlist_size: int
+    searched_apart: bool = False  # the index is searched with other vectors: its own scores take the place of cosines
+    point_labels: None = None
+
+    def width(self, k: int) -> int:
+        """Return the size of the shortlist, whatever k: a longer ranking begins with a shorter one."""
+        return self.shortlist_size
+
+    def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
+        """Rank the labels of shortlists."""
+        ids = candidates_of(queries, shortlist)
+        return rank_candidates(ids, self.mixed(*self.probabilities(queries, ids, shortlist.scores)), self.counts, k)
+
+    def scorer(self, label: int, query: Tensor, index: Search) -> Scorer:
+        """Return the log-odds of the label's mixed score; of its classifier's, if the index is searched apart."""
+        W, vector, length = self.W[label], self.vectors[label], query.norm().clamp_min(1e-12)
+        offset = self.offset[label] if self.offset.ndim else self.offset
+        if self.searched_apart:
+            return lambda vectors: self.scale * (vectors @ W) + offset
+
+        def score(vectors: Tensor) -> Tensor:
+            classifier = torch.sigmoid((self.scale * (vectors @ W) + offset).double())
+            shortlist = torch.sigmoid((vectors @ vector / length).double())
+            return torch.logit(self.beta * classifier + (1 - self.beta) * shortlist).float()
+
+        return score
 
     @torch.no_grad()
-    def text_scores(self, predictor: Predictor, X: csr_array, Z: csr_array) -> Tensor:
-        """Return the scores of labels known by their texts [n, features] only, [B, n].
+    def probabilities(self, queries: Tensor, ids: Tensor, listed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the probabilities of candidates by the classifier and by the shortlist, both [B, W].
 
-        A text counts as the label's only point: its vector stands for w, and Z_l maps it to ŷ.
+        listed: the scores of the index, [B, W].  In float64: in float32 the last bit of a sigmoid depends on its
+        position in the batch.
         """
-        queries, own, (scale, offset) = (
-            learner_of(predictor).encode(X),
-            self.encoded(Z),
-            self.classifier.scale_and_offset(),
-        )
-        classifier = torch.sigmoid((scale * all_products(queries, own) + offset).double())
-        mapped = F.normalize(self.label_encoder(own), dim=1)
-        shortlist = torch.sigmoid(all_products(F.normalize(queries, dim=1), mapped).double())
-        scores = self.beta * classifier + (1 - self.beta) * shortlist
-        if isinstance(predictor, RerankedPredictor) and self.reranker is not None:
-            scores = (scores + self.reranker.text_scores(X, Z)) / 2
-        return scores.float() * (queries.abs().amax(dim=1, keepdim=True) > 0)
+        labels = ids.clamp_min(0)
+        offset = self.offset[labels] if self.offset.ndim else self.offset
+        logits = self.scale * row_products(queries, self.W, labels) + offset
+        apart = self.searched_apart
+        cosines = listed if apart else row_products(F.normalize(queries, dim=1), self.vectors, labels)
+        return torch.sigmoid(logits.double()), torch.sigmoid(cosines.double())
 
-    def shortlist_recall(self, part: Part) -> float:
-        """Return the share of a part's labels that are on the shortlists of their points."""
-        near = self.shortlists(self.encoded(part.X)).numpy().astype(np.int64)
-        ends = np.arange(0, near.size + 1, near.shape[1])
-        listed = csr_array((np.ones(near.size), np.sort(near, axis=1).ravel(), ends), shape=part.Y.shape)
-        rows, labels = part.Y.nonzero()
-        return float(stored(listed, rows, labels).mean()) if len(rows) else 1.0
-
-    # --- Saving, new labels and plans --------------------------------------------------------------------------------
-
-    def tensors(self) -> Tensors:
-        """Return the saved tensors, of which some or all vectors are in float16."""
-        tensors = super().tensors()
-        for name, value in tensors.serve.items():
-            exact = name in ("label_vectors", "encoder.block.R")  # they are `rounded`, so that nothing is lost
-            if exact or (self.settings.float16 and value.ndim == 2):
-                tensors.serve[name] = value.half()
-        return tensors
-
-    def more_tensors(self) -> State:
-        """Return β, classifiers ready for prediction and their lengths, and the index."""
-        assert self.index is not None
-        beta = torch.tensor(self.beta, dtype=torch.float64)  # in float32 the last bits of scores would change
-        classifiers = {"classifier.labels.rows": self.classifier.composed(), **self.classifier.lengths()}
-        more = {"beta": beta, **classifiers, **with_prefix("index.", self.index.state())}
-        return more if self.reranker is None else more | with_prefix("reranker.", self.reranker.more_tensors())
-
-    @classmethod
-    def empty(cls, settings: LightSettings, state: State) -> Self:
-        """Return a model with a re-ranker, if one is saved."""
-        model = super().empty(settings, state)
-        if "reranker.classifier.labels.rows" in state:
-            model.reranker = model.new_reranker(Run())
-        return model
-
-    def take_tensors(self, more: State) -> None:
-        """Take β, the lengths of classifiers, and the index."""
-        self.beta, self.classifier.stored_lengths = float(more["beta"]), more.get("classifier.lengths")
-        kind = self.settings.kind(len(self.counts), torch.device("cpu"))
-        self.index = load_index(kind, part_of(more, "index."), self.label_vectors)
-        if self.reranker is not None:
-            self.reranker.take_tensors(part_of(more, "reranker."))
-
-    def add_features(self, count: int, generator: torch.Generator) -> None:
-        """Append tokens with random vectors."""
-        std = self.settings.dimension**-0.5
-        self.encoder.tokens.grow(count, generator, std)
-        if self.reranker is not None:
-            self.reranker.encoder.tokens.grow(count, generator, std)
-        self.features += count
-
-    def add_labels(self, count: int, generator: torch.Generator) -> None:
-        """Append labels with random classifiers, on no shortlist yet."""
-        self.classifier.grow(count, generator)
-        self.label_vectors = F.pad(self.label_vectors, (0, 0, 0, count))
-        self.counts = F.pad(self.counts, (0, count))
-        if self.reranker is not None:
-            self.reranker.classifier.grow(count, generator)
-        self.label_count += count
-
-    def cost(self, lesson: Lesson) -> Cost:
-        """Add the vectors and shortlists of all points."""
-        return replace(
-            super().cost(lesson), bytes_a_point=4 * (self.settings.dimension + self.settings.width(self.label_count))
-        )
-
-
-def rounded(values: Tensor) -> Tensor:
-    """Return numbers rounded to float16, in which they are saved."""
-    return values.half().float()
+    def mixed(self, classifier: Tensor, shortlist: Tensor) -> Tensor:
+        """Return the scores of candidates."""
+        return candidate_scores(self.beta * classifier + (1 - self.beta) * shortlist)

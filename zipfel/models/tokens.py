@@ -19,9 +19,14 @@ def start_tokens(
 ) -> None:
     """Initialise token vectors with FastText on the texts of train (`fasttext`), or with those of a file.
 
+    Without texts, FastText has nothing to learn from: token vectors stay random, and the run notes it.
+
     std: the standard deviation of random ones, to which learning rates are tuned; vectors are scaled to it.
     """
     rows = table.rows
+    if token_init == "fasttext" and (lesson.terms is None or lesson.train.texts is None):
+        run.note("token vectors start at random: token_init=fasttext learns from texts, and these points have none")
+        return
 
     def vectors() -> dict[str, Tensor]:
         return {"tokens": token_vectors(lesson, token_init, rows.shape[1], run, deterministic)}
@@ -39,10 +44,7 @@ def token_vectors(lesson: Lesson, token_init: str, width: int, run: Run, determi
     if lesson.terms is None:
         raise ConfigError(f"token_init={token_init} needs features with names, such as words of texts")
     if token_init == "fasttext":
-        if lesson.train.texts is None:
-            raise ConfigError(
-                "token_init=fasttext learns from texts, and these points have none; use token_init=random"
-            )
+        assert lesson.train.texts is not None
         symbols = any(not any(map(str.isalnum, term)) for term in lesson.terms)
         numbers = run.numbers("tokens")
         return torch.from_numpy(
