@@ -60,6 +60,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "cycle=none": {"cycle_epochs": NEVER},
     **{f"k={k}": {"shortlist_size": k} for k in WIDTHS},
     **{f"own-k={k}": {"shortlist_size": k, "shared_negatives": False} for k in WIDTHS},
+    **{f"negatives={count}": {"negatives": count} for count in (5, 10, 25, 50, 100)},
     "relu": {"relu": True},
     **{f"label-epochs={epochs}": {"label_epochs": epochs} for epochs in (0, 1, 8)},
     "beta": {},

@@ -227,6 +227,7 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
         "self.near = model.shortlists(model.encoded(self.part.X))",
         TESTS,
     ),
+    ("lightdxml", "training uses whole shortlists", LIGHT, "most = model.settings.negatives", "most = None", TESTS),
     (
         "lightdxml", "β swapped", LIGHT,
         "return candidate_scores(self.beta * classifier + (1 - self.beta) * shortlist)",

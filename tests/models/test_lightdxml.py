@@ -244,6 +244,22 @@ def test_shortlists_are_the_nearest_labels_by_cosine(cosine):
     for row in range(20):
         cosines = [reference.cosine(vectors[row].tolist(), label) for label in model.label_vectors.tolist()]
         assert sorted(near[row].tolist()) == sorted(sorted(range(8), key=lambda label: -cosines[label])[:3])
+    assert torch.equal(model.shortlists(vectors, 2), near[:, :2])
+    assert torch.equal(model.shortlists(vectors, 9), near)
+
+
+def test_training_takes_the_nearest_labels_of_a_shortlist_and_prediction_all(monkeypatch):
+    part, seen = planted(), set()
+    model, loss = model_of(part, shortlist_size=5, negatives=2), LightDxml.loss
+
+    def spy(self: LightDxml, part: Part, rows: Any, near: Tensor, generator: torch.Generator) -> Tensor:
+        seen.add(near.shape[1])
+        return loss(self, part, rows, near, generator)
+
+    monkeypatch.setattr(LightDxml, "loss", spy)
+    model.fit(Lesson(part), Run())
+    assert seen == {2}
+    assert model.learners()[0].classifier.width(1) == 5
 
 
 def test_where_an_index_returns_too_few_the_first_is_repeated():

@@ -176,10 +176,11 @@ class LightDxml(LightModel):
 
     # --- Step 3 -------------------------------------------------------------------------------------------------------
 
-    def shortlists(self, points: Tensor) -> Tensor:
-        """Return S_k, Eq. (6): the k labels nearest to each point by cosine, [N, k]."""
+    def shortlists(self, points: Tensor, most: int | None = None) -> Tensor:
+        """Return S_k, Eq. (6): the k labels nearest to each point by cosine, or `most` of them, [N, k]."""
         assert self.index is not None
         k = self.settings.width(len(self.counts))
+        k = k if most is None else min(k, most)
         near = torch.cat([self.index.search(chunk, k).ids.int().cpu() for chunk in torch.split(points, BATCH)])
         return torch.where(near < 0, near[:, :1], near)  # a graph may return fewer
 
@@ -294,7 +295,8 @@ class Cycle:
         model.place_labels(self.part, points, self.lesson, run, f"labels-{number}")
         run.forget(f"shortlists-{number - 2}")  # those before this one are needed until a checkpoint
         if done < self.schedule.epochs:
-            self.near = run.stage(f"shortlists-{number}", lambda: {"near": model.shortlists(points)})["near"]
+            most = model.settings.negatives
+            self.near = run.stage(f"shortlists-{number}", lambda: {"near": model.shortlists(points, most)})["near"]
 
     def objective(self, rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
         """Return the loss of some points on their current shortlists."""

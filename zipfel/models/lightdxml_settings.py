@@ -25,6 +25,9 @@ class LightSettings(Settings):
     relu: bool = setting(False, "ReLU at the end of the label encoder, Eq. (4)")
     cosine: bool = setting(True, "points and classifiers have length 1; one scale and offset for all labels")
     shortlist_size: int | None = setting(None, "k; none: 5 % of all labels, 100 to 700", at_least=1, was="shortlist")
+    negatives: int | None = setting(
+        None, "labels of a shortlist, the nearest, that training uses; none: all", at_least=1
+    )
     index: Kind | None = setting(None, "index of labels: exact, hnsw or ivf; none: exact up to 50,000, else hnsw")
     loss: Literal["logistic", "decoupled"] = setting(
         "logistic",
