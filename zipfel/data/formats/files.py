@@ -6,7 +6,6 @@ import codecs
 import gzip
 import io
 import os
-import shutil
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -215,41 +214,6 @@ class Growing:
         """Return the array, cut to its size; do not append afterwards."""
         self._array.resize(self._size, refcheck=False)
         return self._array
-
-
-def check_new(path: Path) -> None:
-    """Raise DataError if the target folder exists, unless it is empty."""
-    try:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise DataError("exists already; remove it or choose another path", path)
-    except OSError as error:  # such as a name that is too long
-        raise DataError(f"cannot be written: {error.strerror or error}", path) from None
-
-
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`, renamed to `path` on success and removed on failure."""
-    check_new(path)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.part"
-    new_parents: list[Path] = []
-    try:
-        new_parents = [parent for parent in path.parents if not parent.exists()]  # nearest first
-        temporary.mkdir(parents=True)
-        yield temporary
-        if path.exists():
-            path.rmdir()
-        temporary.rename(path)
-    except DataError as error:
-        if error.path is None or temporary not in Path(error.path).parents:
-            raise
-        raise DataError(error.problem, path / Path(error.path).name, error.line) from None  # its final name
-    except OSError as error:
-        raise DataError(f"cannot be written: {error.strerror or error}", path) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        for parent in new_parents:
-            with suppress(OSError):  # not empty: it holds the new folder
-                parent.rmdir()
 
 
 @contextmanager
