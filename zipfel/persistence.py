@@ -7,6 +7,7 @@ format increases FORMAT and adds a model of each kind to tests/fixtures.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import platform
 import shutil
@@ -23,7 +24,7 @@ import torch
 
 from zipfel import __version__
 from zipfel.data.formats.atomic import new_folder, older_version, recover
-from zipfel.data.formats.checksums import checksum, chunked_checksums
+from zipfel.data.formats.checksums import CHUNK, checksum, chunk_sums
 from zipfel.data.formats.files import write_bytes
 from zipfel.errors import DataError
 from zipfel.training.run import State, read_state, state_size, write_state
@@ -59,14 +60,14 @@ def save(saved: Saved, folder: Path, replace: bool = False) -> None:
         for name, document in saved.documents.items():
             write_bytes(target / "serve" / f"{name}.json", _json(document))
         paths = {p.relative_to(target).as_posix(): p for p in sorted(target.rglob("*")) if p.is_file()}
-        chunks = chunked_checksums(paths)
-        listed = {name: _entry(path.stat().st_size, checksum(path), chunks[name]) for name, path in paths.items()}
+        sums = chunk_sums(paths)
+        listed = {name: _entry(path.stat().st_size, checksum(path), sums[name]) for name, path in paths.items()}
         write_bytes(target / "model.json", _model_json(saved, listed))
 
 
-def _entry(size: int, sum: str, chunks: str) -> dict[str, Any]:
-    """Return what `model.json` says of a file.  sum: SHA-256.  chunks: as `chunked_checksums` returns it."""
-    return {"bytes": size, "sha256": sum, "chunks": chunks}
+def _entry(size: int, sha256: str, crc32: list[int]) -> dict[str, Any]:
+    """Return what `model.json` says of a file.  crc32: of each chunk."""
+    return {"bytes": size, "sha256": sha256, "crc32": crc32}
 
 
 def _model_json(saved: Saved, files: Mapping[str, Any]) -> bytes:
@@ -80,7 +81,7 @@ def sizes(saved: Saved) -> dict[str, int]:
     """Return about how many bytes each file has that `save` would write."""
     files = {f"serve/{name}.json": len(_json(document)) for name, document in saved.documents.items()}
     files |= {f"serve/{_TENSORS}": state_size(saved.serve), f"train/{_TENSORS}": state_size(saved.train)}
-    listed = {name: _entry(size, "0" * 64, "0" * 64) for name, size in files.items()}
+    listed = {name: _entry(size, "0" * 64, [2**32 - 1] * math.ceil(size / CHUNK)) for name, size in files.items()}
     return files | {"model.json": len(_model_json(saved, listed))}
 
 
@@ -244,13 +245,14 @@ def verify(folder: Path) -> int:
 
 
 def _check_sums(folder: Path, paths: Mapping[str, Path], about: Mapping[str, Any]) -> None:
-    """Check files by the sums of their chunks, which is fast, or if an older version saved them, by those of files."""
+    """Check files by the CRC-32 of their chunks, which is fast; those that an older version saved, by SHA-256."""
     files = about["files"]
     for name in paths:
         if name not in files:
             raise DataError("does not belong to the saved model", folder / name)
-    sums = chunked_checksums({name: path for name, path in paths.items() if "chunks" in files[name]})
+    sums = chunk_sums({name: path for name, path in paths.items() if "crc32" in files[name]})
     for name, path in paths.items():
-        equal = sums[name] == files[name]["chunks"] if name in sums else checksum(path) == files[name]["sha256"]
-        if not equal:
+        if name not in sums and checksum(path) != files[name]["sha256"]:
+            raise DataError(_CHANGED, folder / name)
+        if name in sums and sums[name] != files[name]["crc32"]:
             raise DataError(_CHANGED, folder / name)

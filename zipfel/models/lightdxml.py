@@ -36,7 +36,7 @@ from zipfel.models.learner import (
     validation_of,
 )
 from zipfel.models.mixed import MixedClassifier, chosen_beta, figures_by_beta
-from zipfel.models.saving import Tensors
+from zipfel.models.saving import Tensors, tensor_of
 from zipfel.models.tokens import start_tokens
 from zipfel.negatives import list_bags, pooled, within
 from zipfel.nn import losses
@@ -388,7 +388,10 @@ class LightDxml(Model):
 
     def take_tensors(self, more: State) -> None:
         """Take β, the lengths of classifiers, and the index."""
-        self.beta, self.classifier.stored_lengths = float(more["beta"]), more.get("classifier.lengths")
+        self.beta = float(tensor_of(more, "beta", torch.float64))
+        if self.classifier.cosine:
+            lengths = tensor_of(more, "classifier.lengths", torch.float32, self.label_count)
+            self.classifier.stored_lengths = lengths
         kind = self.settings.kind(len(self.counts), torch.device("cpu"))
         self.index = load_index(kind, part_of(more, "index."), self.label_vectors)
 

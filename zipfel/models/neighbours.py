@@ -39,7 +39,7 @@ from zipfel.models.learner import (
     rank_held_out,
     sorted_ranking,
 )
-from zipfel.models.saving import sparse_matrix, sparse_tensors
+from zipfel.models.saving import sparse_matrix, sparse_tensors, tensor_of
 from zipfel.nn.encoders import Encoder
 from zipfel.training.run import Run, State, part_of, with_prefix
 from zipfel.training.trainer import Outcome
@@ -101,10 +101,11 @@ class Memory:
         return {"points.vectors": self.vectors, **Y, **X}
 
     @classmethod
-    def of_tensors(cls, state: State, features: int, labels: int) -> Memory:
-        """Return the memory that the tensors were made from."""
-        Y, X = sparse_matrix("points.Y", state, labels), sparse_matrix("points.X", state, features)
-        return cls(state["points.vectors"], Y, X)
+    def of_tensors(cls, state: State, features: int, labels: int, width: int) -> Memory:
+        """Return the memory that the tensors were made from.  width: D, of the encoder."""
+        vectors = tensor_of(state, "points.vectors", torch.float32, None, width)
+        Y = sparse_matrix("points.Y", state, labels, len(vectors))
+        return cls(vectors, Y, sparse_matrix("points.X", state, features, len(vectors)))
 
 
 def not_among(part: Part, older: Memory | None) -> Part:
@@ -370,9 +371,10 @@ class NeighbourModel(Model):
 
     def take_tensors(self, more: State) -> None:
         """Take the memory, the vote and the index."""
-        self.memory = Memory.of_tensors(more, self.features, self.label_count)
+        self.memory = Memory.of_tensors(more, self.features, self.label_count, self.settings.width(self.features))
         self.index = load_index(self.settings.index, part_of(more, "index."), self.memory.vectors)
-        self.neighbours, self.sharpness = int(more["vote"][0]), float(more["vote"][1])
+        vote = tensor_of(more, "vote", torch.float64, 2)
+        self.neighbours, self.sharpness = max(1, int(vote[0])), float(vote[1])
 
     # --- Plans -------------------------------------------------------------------------------------------------------
 

@@ -140,7 +140,7 @@ def exchange(one: Path, other: Path) -> bool:
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
     if function is None:
         return False
-    return function(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
+    return bool(function(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
 
 
 def _exchange_in_two_steps(new: Path, path: Path) -> None:
