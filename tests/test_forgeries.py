@@ -59,6 +59,15 @@ def with_tensor(folder: Path, part: str, tensors: dict[str, Tensor], name: str, 
     seal(folder)
 
 
+def refusal(folder: Path) -> ZipfelError | None:
+    """Return the error with which a model is refused; None if it is loaded."""
+    try:
+        Tagger.load(folder, device="cpu")
+    except ZipfelError as error:
+        return error
+    return None
+
+
 def wrong_kinds(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield tensors that cannot be right, whatever their numbers are."""
     if name.endswith(FREE):
@@ -85,11 +94,10 @@ def test_tensors_of_a_wrong_type_or_shape_are_refused(kind, forged):
         for name, tensor in tensors.items():
             for what, wrong in wrong_kinds(name, tensor):
                 with_tensor(folder, part, tensors, name, wrong)
-                with pytest.raises(DataError) as caught:
-                    Tagger.load(folder, device="cpu")
-                    pytest.fail(f"{part}: {name} with {what} was loaded")
-                assert str(folder) in str(caught.value), (name, what)
-                assert "\n" not in str(caught.value)
+                error = refusal(folder)
+                assert isinstance(error, DataError), (part, name, what)
+                assert str(folder) in str(error), (name, what)
+                assert "\n" not in str(error)
                 if what in ("a row less", "one more dimension"):
                     with pytest.raises(DataError):
                         tagging.verify(folder)
@@ -157,9 +165,7 @@ def test_descriptions_that_do_not_fit_are_refused(forged):
     ]  # fmt: skip
     for changes in descriptions:
         seal(folder, **changes)
-        with pytest.raises(ZipfelError):
-            Tagger.load(folder, device="cpu")
-            pytest.fail(f"loaded with {changes}")
+        assert refusal(folder) is not None, changes
         (folder / "model.json").write_bytes(orjson.dumps(about))
     documents: list[tuple[str, Any, Any]] = [
         ("labels", {**labels, "names": labels["names"][:3]}, labels),

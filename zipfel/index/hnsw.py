@@ -110,7 +110,7 @@ class HnswIndex:
     def of_state(cls, state: dict[str, Tensor], vectors: Tensor) -> HnswIndex:
         """Rebuild an index from its state and the vectors [N, D] that it was built over."""
         nodes, written = state["nodes"].cpu().numpy(), state["graph"].cpu().numpy()
-        if (nodes.dtype, nodes.ndim, written.dtype, written.ndim) != (np.int64, 1, np.uint8, 1):
+        if (nodes.dtype.name, nodes.ndim, written.dtype.name, written.ndim) != ("int64", 1, "uint8", 1):
             raise DataError("the graph of the index has a wrong type or shape")
         if len(nodes) != len(vectors):
             raise DataError(f"the index was made for {len(nodes)} vectors; found {len(vectors)}")
