@@ -86,7 +86,7 @@ def test_files_and_folders_are_flushed_before_they_take_their_place(tmp_path, mo
     flushed, real = list[str](), os.fsync
 
     def fsync(file: int) -> None:
-        flushed.append(os.readlink(f"/proc/self/fd/{file}"))
+        flushed.append(str(Path(f"/proc/self/fd/{file}").readlink()))
         real(file)
 
     persistence.save(model(1), tmp_path / "model")
