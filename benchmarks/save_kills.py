@@ -72,10 +72,10 @@ def survive(way: str, kills: int, seed: int) -> dict[str, object]:
             time.sleep(numbers.uniform(0, longest))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            in_the_middle += len(os.listdir(parent)) > 1
+            in_the_middle += len([*folder.parent.iterdir()]) > 1
             lost += not is_whole(folder)
         persistence.save(model(0), folder, replace=True)
-        leftovers = sorted({*os.listdir(parent)} - {"model"})
+        leftovers = sorted(path.name for path in folder.parent.iterdir() if path != folder)
     return {"way": way, "kills": kills, "in_the_middle": in_the_middle, "lost": lost, "leftovers": leftovers}
 
 

@@ -182,6 +182,28 @@ def csr_problem(indptr: NDArray[Any], indices: NDArray[Any], columns: int, value
     return None
 
 
+def matrix_problem(matrix: Any) -> str | None:
+    """Return what is wrong with the arrays of a sparse matrix, before C code of scipy follows them; None if nothing.
+
+    >>> broken = csr_array((2, 3))
+    >>> broken.indptr[1] = 2**30
+    >>> matrix_problem(broken)
+    'the ends of its rows are not in ascending order'
+    """
+    if matrix.format == "coo":
+        sizes = zip(matrix.coords, matrix.shape, strict=True)
+        outside = any(len(ids) and not 0 <= ids.min() <= ids.max() < size for ids, size in sizes)
+        return "a row or column is outside the matrix" if outside else None
+    if matrix.format not in ("csr", "csc", "bsr") or matrix.ndim != 2:
+        return None
+    height, width = matrix.shape if matrix.format != "csc" else matrix.shape[::-1]
+    tall, wide = matrix.blocksize if matrix.format == "bsr" else (1, 1)
+    if len(matrix.indptr) != height // tall + 1:
+        return f"it has {height // tall} rows, and the ends of {len(matrix.indptr) - 1}"
+    end = int(matrix.indptr[-1])  # entries after it are spare
+    return csr_problem(matrix.indptr, matrix.indices[:end], width // wide, len(matrix.data[:end]))
+
+
 def stored(matrix: csr_array, rows: Ids, columns: Ids) -> NDArray[np.bool_]:
     """Return for each (row, column) pair whether the sparse matrix stores it; shapes broadcast.
 
