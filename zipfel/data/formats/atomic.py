@@ -45,7 +45,8 @@ def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     temporary, locked, new_parents = path, -1, list[Path]()
     try:
         new_parents = [parent for parent in path.parents if not parent.exists()]  # nearest first
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if new_parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
         temporary, locked = _claimed(path)
         yield temporary
         flush(temporary)
