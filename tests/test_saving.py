@@ -100,6 +100,16 @@ def test_files_and_folders_are_flushed_before_they_take_their_place(tmp_path, mo
     assert written == {"", *(f"/{name}" for name in files)}
 
 
+def test_a_folder_that_appears_meanwhile_is_not_replaced_unasked(tmp_path):
+    with (
+        pytest.raises(DataError, match="model: cannot be written: Directory not empty"),
+        atomic.new_folder(tmp_path / "model"),
+    ):
+        persistence.save(model(1), tmp_path / "model")
+    assert version_in(tmp_path / "model") == 1
+    assert names(tmp_path) == {"model"}
+
+
 # --- Kills ------------------------------------------------------------------------------------------------------------
 
 KILLED_AT_EVERY_STEP = """

@@ -389,7 +389,7 @@ class LightDxml(Model):
     def take_tensors(self, more: State) -> None:
         """Take β, the lengths of classifiers, and the index."""
         self.beta = float(tensor_of(more, "beta", torch.float64))
-        if self.classifier.cosine:
+        if "classifier.lengths" in more:
             lengths = tensor_of(more, "classifier.lengths", torch.float32, self.label_count)
             self.classifier.stored_lengths = lengths
         kind = self.settings.kind(len(self.counts), torch.device("cpu"))

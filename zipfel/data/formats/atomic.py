@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from zipfel.data.formats.files import lock
@@ -50,7 +50,7 @@ def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
         temporary, locked = _claimed(path)
         yield temporary
         flush(temporary)
-        _put(temporary, path)
+        _put(temporary, path, replace)
     except DataError as error:
         if error.path is None or temporary not in Path(error.path).parents:
             raise
@@ -58,8 +58,9 @@ def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     except OSError as error:
         raise DataError(f"cannot be written: {error.strerror or error}", path) from None
     finally:
-        if locked >= 0:
+        if temporary != path:
             shutil.rmtree(temporary, ignore_errors=True)  # half of the new folder, or all of the old one
+        if locked >= 0:
             os.close(locked)
         for parent in new_parents:
             with suppress(OSError):  # not empty: it holds the new folder
@@ -81,7 +82,7 @@ def flush(folder: Path) -> None:
     """Write all files of a folder to the disk, and then the folders that list them."""
     for parent, _, names in os.walk(folder, topdown=False):
         for name in names:
-            with (Path(parent) / name).open("rb") as file:
+            with (Path(parent) / name).open("r+b") as file:  # Windows flushes only files that may be written
                 os.fsync(file.fileno())
         _flush_names(Path(parent))
 
@@ -92,7 +93,10 @@ def _flush_names(folder: Path) -> None:
 
 
 def _claimed(path: Path) -> tuple[Path, int]:
-    """Make a temporary folder beside `path`, and return it and the open file that locks it; remove leftovers."""
+    """Make a temporary folder beside `path`, and return it and the open file that locks it; remove leftovers.
+
+    The file is -1 on systems that cannot open folders.
+    """
     with _alone_in(path.parent):
         name = re.escape(path.name)
         for folder in path.parent.iterdir():
@@ -100,8 +104,9 @@ def _claimed(path: Path) -> tuple[Path, int]:
                 _remove_unlocked(folder)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
         temporary.mkdir()
-        file = os.open(temporary, os.O_RDONLY)
-        with suppress(ConfigError):  # a file system without locks
+        file = -1
+        with suppress(OSError, ConfigError):  # a system that cannot open folders, or a file system without locks
+            file = os.open(temporary, os.O_RDONLY)
             lock(file, "")
         return temporary, file
 
@@ -123,15 +128,15 @@ def _remove_unlocked(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _put(new: Path, path: Path) -> None:
-    """Move a folder to `path`; a folder with content that was there is at `new` afterwards."""
+def _put(new: Path, path: Path, replace: bool) -> None:
+    """Move a folder to `path`; with `replace`, a folder with content that was there is at `new` afterwards."""
     with _alone_in(path.parent):
-        if path.exists() and not _is_empty(path):
+        if replace and path.exists() and not _is_empty(path):
             if not exchange(new, path):
                 _exchange_in_two_steps(new, path)
         else:
             if path.exists():
-                path.rmdir()
+                path.rmdir()  # an error if another process has written it meanwhile
             new.rename(path)
         _flush_names(path.parent)
 
@@ -163,11 +168,11 @@ def _is_empty(path: Path) -> bool:
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
     """Keep other writers out of a folder for a moment, where the file system has locks."""
-    with _opened(folder) as file:
+    with ExitStack() as stack:
         with suppress(ImportError, OSError):
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(stack.enter_context(_opened(folder)), fcntl.LOCK_EX)
         yield
 
 
