@@ -268,7 +268,9 @@ class Dxml(NeighbourModel):
         """Take the label vectors too; a model of an earlier version has none."""
         super().take_tensors(more)
         if "labels.V" in more:
-            self.V = tensor_of(more, "labels.V", torch.float32, self.label_count, self.settings.width(self.features))
+            self.V = tensor_of(more, "labels.V", torch.float32, None, self.settings.width(self.features))
+            if len(self.V) > self.label_count:  # fewer, if labels were added since
+                raise DataError(f"tensor 'labels.V': {len(self.V)} vectors for {self.label_count} labels")
 
     # --- Plans -------------------------------------------------------------------------------------------------------
 
