@@ -19,6 +19,7 @@ from tests.fixtures.make import ASKED, KINDS
 from zipfel import persistence, tagging
 from zipfel.data.formats.checksums import checksum, chunk_sums
 from zipfel.errors import DataError, ZipfelError
+from zipfel.index.hnsw import HnswIndex
 from zipfel.persistence import FORMAT
 from zipfel.tagger import Tagger
 
@@ -150,6 +151,25 @@ def test_a_graph_with_wrong_bytes_is_refused_or_harmless(kind, forged):
         except DataError:
             refused += 1
     assert refused > 50
+
+
+@pytest.mark.parametrize("part", ["neighbors", "offsets", "levels"])
+def test_links_that_lead_out_of_a_graph_are_refused(part):
+    faiss = pytest.importorskip("faiss")
+    vectors = torch.nn.functional.normalize(torch.randn(300, 4, generator=torch.Generator().manual_seed(0)))
+    state = HnswIndex.build(vectors).state()
+    written = state["graph"].numpy().tobytes()
+    numbers = faiss.vector_to_array(getattr(faiss.deserialize_index(state["graph"].numpy()).hnsw, part))
+    start = written.index(numbers.tobytes())
+    assert len(HnswIndex.of_state(state, vectors)) == 300
+    for position in (0, len(numbers) // 2):
+        for value in (-7, 300, 2**30):
+            wrong = numbers.copy()
+            wrong[position] = wrong.dtype.type(value) if value >= 0 or wrong.dtype.kind == "i" else 2**40
+            forged = written[:start] + wrong.tobytes() + written[start + numbers.nbytes :]
+            graph = torch.from_numpy(np.frombuffer(forged, np.uint8).copy())
+            with pytest.raises(DataError, match="the index"):
+                HnswIndex.of_state({**state, "graph": graph}, vectors)
 
 
 def test_descriptions_that_do_not_fit_are_refused(forged):
