@@ -19,6 +19,7 @@ from tests.fixtures.make import ASKED, KINDS
 from zipfel import persistence, tagging
 from zipfel.data.formats.checksums import checksum, chunk_sums
 from zipfel.errors import DataError, ZipfelError
+from zipfel.index import hnsw
 from zipfel.index.hnsw import HnswIndex
 from zipfel.persistence import FORMAT
 from zipfel.tagger import Tagger
@@ -159,7 +160,8 @@ def test_links_that_lead_out_of_a_graph_are_refused(part):
     vectors = torch.nn.functional.normalize(torch.randn(300, 4, generator=torch.Generator().manual_seed(0)))
     state = HnswIndex.build(vectors).state()
     written = state["graph"].numpy().tobytes()
-    numbers = faiss.vector_to_array(getattr(faiss.deserialize_index(state["graph"].numpy()).hnsw, part))
+    right = faiss.deserialize_index(state["graph"].numpy())  # must outlive its arrays
+    numbers = faiss.vector_to_array(getattr(right.hnsw, part))
     start = written.index(numbers.tobytes())
     assert len(HnswIndex.of_state(state, vectors)) == 300
     for position in (0, len(numbers) // 2):
@@ -170,6 +172,11 @@ def test_links_that_lead_out_of_a_graph_are_refused(part):
             graph = torch.from_numpy(np.frombuffer(forged, np.uint8).copy())
             with pytest.raises(DataError, match="the index"):
                 HnswIndex.of_state({**state, "graph": graph}, vectors)
+            faiss.copy_array_to_vector(wrong, getattr(right.hnsw, part))  # older versions of faiss read such a graph
+            with pytest.raises(DataError, match="the links of the index lead out of it"):
+                hnsw._check_links(faiss, right)
+            faiss.copy_array_to_vector(numbers, getattr(right.hnsw, part))
+            hnsw._check_links(faiss, right)
 
 
 def test_descriptions_that_do_not_fit_are_refused(forged):

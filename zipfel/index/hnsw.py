@@ -157,7 +157,7 @@ def _read_graph(faiss: Any, written: NDArray[np.uint8]) -> Any:
 
 
 def _check_links(faiss: Any, graph: Any) -> None:
-    """Raise DataError if a link leads out of the graph: faiss follows links without checks.
+    """Raise DataError if a link leads out of the graph: faiss follows links, and older versions read any.
 
     The links of a node on all its levels are in `neighbors`, from `offsets[node]` on; `ends[level]` is where those of a
     level start among them. -1 is no link.
