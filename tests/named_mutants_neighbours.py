@@ -862,8 +862,8 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "dxml", "V lost on loading", DXML,
-        'self.V = more.get("labels.V")',
-        "pass",
+        'if "labels.V" in more:',
+        "if False:",
         INCREMENTAL,
     ),
     (

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from scipy.special import expit, logit
 
-from zipfel.errors import ConfigError, quoted
+from zipfel.errors import ConfigError, DataError, quoted
 from zipfel.types import Ids, Ranking, stored
 
 Method = Literal["auto", "isotonic", "platt", "none"]
@@ -297,9 +297,11 @@ class Calibration:
         return asdict(self)
 
     @classmethod
-    def of_json(cls, saved: Mapping[str, Any]) -> Calibration:
-        """Return the calibration from saved JSON values."""
+    def of_json(cls, saved: Mapping[str, Any], labels: int) -> Calibration:
+        """Return the calibration from saved JSON values.  labels: their number."""
         curve = saved["curve"]
+        if not all(0 <= label < labels for bin in saved["frequent"] for label in bin):
+            raise DataError(f"calibration.json has a label outside 0..{labels - 1}")
         return cls(
             None if curve is None else Curve(**{**curve, "knots": tuple(map(tuple, curve["knots"]))}),
             Figures(**saved["figures"]),

@@ -148,7 +148,7 @@ def _read_text(path: Path, points: int, labels: int) -> tuple[csr_array, int]:
     with opened(path) as stream:
         first = stream.peek(256).split(b"\n")[0]  # type: ignore[attr-defined]
         with_header = bool(first.strip()) and b":" not in first
-        if with_header and stream.readline().split() != [b"%d" % points, b"%d" % labels]:
+        if with_header and stream.readline(256).split() != [b"%d" % points, b"%d" % labels]:
             raise DataError(f"expected the header '{points} {labels}' or pairs, found {shown(first)}", path, 1)
         header = Header(points, labels, 0, "label", "the data set has")
         content = read_rows(stream, path, header, first_line=1 + with_header, zeros=True)

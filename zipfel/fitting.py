@@ -17,12 +17,13 @@ from scipy.sparse import csr_array
 from zipfel import calibration, config, metrics, persistence
 from zipfel.choice import Choice
 from zipfel.data.dataset import Dataset
+from zipfel.data.formats.files import reason
 from zipfel.data.labels import LabelSpace, have_text, names_as_texts
 from zipfel.data.points import is_matrix, matrix_of, points_of, split_vectors
 from zipfel.data.source import Source
 from zipfel.data.splits import split_rows
 from zipfel.data.text import TextFeatures, TextSettings
-from zipfel.errors import ConfigError, DataError, ZipfelWarning, did_you_mean
+from zipfel.errors import ConfigError, DataError, ZipfelError, ZipfelWarning, did_you_mean
 from zipfel.models.base import Abilities, Lesson, Model, Predictor, Tensors, model_class, settings_of
 from zipfel.text_choice import TextChoice
 from zipfel.training.run import Run
@@ -174,6 +175,23 @@ class Fitted:
         return persistence.Saved(about, documents, tensors.serve, {**tensors.train, _PRINTS: prints})
 
     @classmethod
+    def load(cls, path: Path, device: str = "auto", copy: bool = False) -> tuple[Fitted, dict[str, Any]]:
+        """Read a saved model; return it and its `model.json`.  copy: as in `persistence.load`.
+
+        A model that cannot be restored, such as one with a tensor of another shape, raises DataError.
+        """
+        folder, chosen = persistence.located(path), chosen_device(device)
+        saved = persistence.load(folder, copy)
+        try:
+            return cls.restored(saved, path, chosen), saved.about
+        except DataError as error:
+            raise error if error.path is not None else DataError(error.problem, folder) from None
+        except ZipfelError:  # such as a model of a package that is not installed
+            raise
+        except Exception as error:  # whatever a forged description makes of the code
+            raise DataError(f"cannot be restored: {type(error).__name__}: {reason(error)}", folder) from error
+
+    @classmethod
     def restored(cls, saved: persistence.Saved, path: Path, device: torch.device) -> Fitted:
         """Return the model that was saved."""
         about, choice = saved.about, Choice(**saved.about["chosen"])
@@ -191,10 +209,19 @@ class Fitted:
             source,
             TextChoice.of_json(about["text"]) if "text" in about else TextChoice(),
         )
+        _check_sizes(blueprint, **about["sizes"])
         tensors = Tensors(saved.serve, train)
         model = blueprint.kind.restored(**about["sizes"], settings=settings, tensors=tensors).to(device)
-        curve = None if learned is None else calibration.Calibration.of_json(learned)
+        curve = None if learned is None else calibration.Calibration.of_json(learned, len(blueprint.labels))
         return cls(blueprint, model, model.predictor(), Outcome(**about["training"]), curve)
+
+
+def _check_sizes(blueprint: Blueprint, features: int, labels: int) -> None:
+    """Check that a saved model has as many names as labels, and as many terms as features."""
+    if len(blueprint.labels) != labels:
+        raise DataError(f"labels.json has {len(blueprint.labels)} labels; model.json says {labels}")
+    if blueprint.features is not None and len(blueprint.features.terms) != features:
+        raise DataError(f"vocabulary.json has {len(blueprint.features.terms)} terms; model.json says {features}")
 
 
 def unused_label_texts(choice: Choice, settings: Any, dataset: Dataset) -> str | None:

@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 from zipfel import calibration, fitting, metrics, persistence, tagging
 from zipfel.choice import AUTO, Choice, chosen
 from zipfel.data.dataset import Dataset, fingerprint
+from zipfel.data.formats.files import reason
 from zipfel.data.given import checked_texts, dataset_of, label_matrix
 from zipfel.data.labels import names_as_texts
 from zipfel.data.points import points_of
@@ -321,11 +322,18 @@ class Tagger(Estimator):
         return self._fitted().saved(self.get_params(deep=False) | {"warm_start": False, "verbose": 0})
 
     @classmethod
-    def load(cls, path: Path | str, device: str = "auto") -> Self:
-        """Read a saved model; its weights are mapped into memory and read when they are needed."""
-        saved = persistence.load(persistence.located(Path(path)))
-        tagger = cls(**{**saved.about["tagger"], "device": device})
-        tagger.fitted_ = Fitted.restored(saved, Path(path), chosen_device(device))
+    def load(cls, path: Path | str, device: str = "auto", copy: bool = False) -> Self:
+        """Read a saved model, and check it against its checksums.
+
+        Its weights are mapped into memory, so that several processes share them: the files must not be overwritten
+        while the model is used (`save` never does that).  copy: read them into the memory of this process instead.
+        """
+        fitted, about = Fitted.load(Path(path), device, copy)
+        try:
+            tagger = cls(**{**about["tagger"], "device": device})
+        except (KeyError, TypeError) as error:
+            raise DataError(f"cannot be restored: {reason(error)}", Path(path) / "model.json") from None
+        tagger.fitted_ = fitted
         return tagger
 
 

@@ -20,7 +20,7 @@ from zipfel.data.labels import LabelSpace
 from zipfel.data.points import split_vectors
 from zipfel.data.source import Source, is_fielded
 from zipfel.errors import ConfigError, DataError
-from zipfel.fitting import Fitted, chosen_device
+from zipfel.fitting import Fitted
 from zipfel.label_report import LabelReport
 from zipfel.types import Ranking
 
@@ -109,6 +109,13 @@ class Tagged(NamedTuple):
         return csr_array((ones, scores.indices, scores.indptr), shape=scores.shape)
 
 
+def verify(path: Path) -> int:
+    """Check every file of a saved model, and that a model can be made of them; return how many files there are."""
+    count = persistence.verify(persistence.located(path))
+    Fitted.load(path, "cpu")
+    return count
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A saved model that answers requests as `Tagger` does, without scikit-learn, which takes a second to import."""
@@ -118,8 +125,7 @@ class Loaded:
     @classmethod
     def load(cls, path: Path, device: str = "auto") -> Loaded:
         """Read a saved model."""
-        saved = persistence.load(persistence.located(path))
-        return cls(Fitted.restored(saved, path, chosen_device(device)))
+        return cls(Fitted.load(path, device)[0])
 
     @property
     def classes_(self) -> list[str]:

@@ -7,7 +7,7 @@ models return numpy (`Ranking`), so that metrics and files never need torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,6 +156,52 @@ class Ranking:
         ids, scores = self.ids[rows, ranks], self.scores[rows, ranks]
         kept = ~stored(pairs, rows, ids)
         return Ranking.of_pairs(rows[kept], ids[kept], scores[kept], len(self), self.k)
+
+
+def csr_problem(indptr: NDArray[Any], indices: NDArray[Any], columns: int, values: int) -> str | None:
+    """Return what is wrong with the arrays of a CSR matrix that has this many columns and values; None if nothing.
+
+    scipy checks less: its C code trusts the ends of rows, and follows wrong ones out of the arrays.
+
+    >>> csr_problem(np.array([0, 2**30, 2]), np.array([0, 1]), 3, 2)
+    'the ends of its rows are not in ascending order'
+    >>> csr_problem(np.array([0, 1, 2]), np.array([0, 3]), 3, 2)
+    'column 3 is outside 0..2'
+    """
+    if indptr.ndim != 1 or indices.ndim != 1 or indptr.dtype.kind not in "iu" or indices.dtype.kind not in "iu":
+        return "ends of rows and columns must be flat arrays of whole numbers"
+    if not len(indptr) or indptr[0] != 0:
+        return "the first row does not start at 0"
+    if (indptr[1:] < indptr[:-1]).any():
+        return "the ends of its rows are not in ascending order"
+    if indptr[-1] != len(indices) or values != len(indices):
+        return f"its rows end at {indptr[-1]}, but there are {len(indices)} columns and {values} values"
+    least, most = indices.min(initial=0), indices.max(initial=-1)
+    if least < 0 or most >= columns:
+        return f"column {least if least < 0 else most} is outside 0..{columns - 1}"
+    return None
+
+
+def matrix_problem(matrix: Any) -> str | None:
+    """Return what is wrong with the arrays of a sparse matrix, before C code of scipy follows them; None if nothing.
+
+    >>> broken = csr_array((2, 3))
+    >>> broken.indptr[1] = 2**30
+    >>> matrix_problem(broken)
+    'the ends of its rows are not in ascending order'
+    """
+    if matrix.format == "coo":
+        sizes = zip(matrix.coords, matrix.shape, strict=True)
+        outside = any(len(ids) and not 0 <= ids.min() <= ids.max() < size for ids, size in sizes)
+        return "a row or column is outside the matrix" if outside else None
+    if matrix.format not in ("csr", "csc", "bsr") or matrix.ndim != 2:
+        return None
+    height, width = matrix.shape if matrix.format != "csc" else matrix.shape[::-1]
+    tall, wide = matrix.blocksize if matrix.format == "bsr" else (1, 1)
+    if len(matrix.indptr) != height // tall + 1:
+        return f"it has {height // tall} rows, and the ends of {len(matrix.indptr) - 1}"
+    end = int(matrix.indptr[-1])  # entries after it are spare
+    return csr_problem(matrix.indptr, matrix.indices[:end], width // wide, len(matrix.data[:end]))
 
 
 def stored(matrix: csr_array, rows: Ids, columns: Ids) -> NDArray[np.bool_]:

@@ -252,7 +252,7 @@ def test_a_memory_is_restored_from_its_tensors():
     memory = remembered()
     tensors = memory.tensors()
     assert all(isinstance(value, torch.Tensor) for value in tensors.values())
-    back = Memory.of_tensors(tensors, 5, 3)
+    back = Memory.of_tensors(tensors, 5, 3, memory.vectors.shape[1])
     assert len(back) == 4
     assert torch.equal(back.vectors, memory.vectors)
     for ours, theirs in ((back.Y, memory.Y), (back.X, memory.X)):

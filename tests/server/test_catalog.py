@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from scipy.sparse import csr_array
 
 from zipfel.errors import ConfigError, DataError
 from zipfel.index import exact
-from zipfel.server import catalog
+from zipfel.server import catalog, service
 from zipfel.server.catalog import Slot, load
 from zipfel.server.settings import ServeSettings, named_folders
 from zipfel.tagger import Tagger
@@ -66,8 +68,8 @@ def test_a_folder_that_changes_while_it_is_read_is_read_again(models, tmp_path, 
     shutil.copytree(models / "glas", folder)
     real, reads = Tagger.load, []
 
-    def meanwhile(path, device):
-        tagger = real(path, device)
+    def meanwhile(path, device, copy):
+        tagger = real(path, device, copy)
         if not reads:
             shutil.rmtree(folder)
             shutil.copytree(models / "newer", folder)
@@ -90,6 +92,57 @@ def test_models_that_cannot_be_served_are_refused(tmp_path):
     tagger.save(tmp_path / "matrix")
     with pytest.raises(DataError, match="only models fitted on texts can be served"):
         load("m", tmp_path / "matrix")
+
+
+@pytest.mark.parametrize(
+    ("model", "damage"),
+    [
+        ("glas", lambda content: bytes(b ^ (i % 50 == 0) for i, b in enumerate(content))),  # 2 % of the bytes
+        ("mnn", lambda content: content[:-1] + bytes([content[-1] ^ 64])),  # one bit
+        ("mnn", lambda content: content[:-1]),
+    ],
+)
+def test_a_swap_to_damaged_weights_is_refused_and_the_old_ones_answer(serving, models, tmp_path, capfd, model, damage):
+    client = serving("glas")
+    slot = client.service.catalog.slots["glas"]
+    before, answer = slot.current, client.tag(["paper"]).json()
+    slot.folder = shutil.copytree(models / ("newer" if model == "glas" else model), tmp_path / "damaged")
+    weights = slot.folder / "serve" / "weights.safetensors"
+    weights.write_bytes(damage(weights.read_bytes()))
+    client.runner.run(client.service.swap())
+    assert slot.current is before
+    assert client.tag(["paper"]).json() == answer
+    logged = capfd.readouterr().err
+    assert '"event":"swap failed"' in logged
+    assert "weights.safetensors" in logged
+
+
+def test_files_that_are_overwritten_under_the_service_are_logged_once(serving, models, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(service, "WATCH", 0.01)
+    client = serving("glas")
+    slot = client.service.catalog.slots["glas"]
+    slot.folder = shutil.copytree(models / "newer", tmp_path / "newer")
+    client.runner.run(client.service.swap())
+    client.runner.run(asyncio.sleep(0.1))
+    assert "files overwritten" not in capfd.readouterr().err
+    weights = slot.folder / "serve" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes())
+    os.utime(weights, ns=(0, weights.stat().st_mtime_ns + 1))
+    client.runner.run(asyncio.sleep(0.3))
+    logged = capfd.readouterr().err
+    assert logged.count('"event":"files overwritten"') == 1
+    assert str(weights) in logged
+    assert "--copy" in logged
+
+
+def test_copied_models_do_not_depend_on_their_files(models, tmp_path):
+    folder = shutil.copytree(models / "mnn", tmp_path / "model")
+    slot = Slot("m", folder, copy=True)
+    before = slot.current.tagger.predict(["paper"])
+    for path in folder.rglob("*.safetensors"):
+        os.truncate(path, 0)  # a mapping would end the process now
+    assert slot.current.tagger.predict(["paper"]) == before
+    assert slot.current.mapped == {}
 
 
 def test_a_failed_swap_keeps_the_current_version(serving, models, tmp_path, capfd):

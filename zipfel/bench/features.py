@@ -19,7 +19,7 @@ from zipfel.bench.origin import Origin, with_names_as_texts
 from zipfel.bench.results import CHOSEN, PLAIN
 from zipfel.data.dataset import Dataset, fingerprint
 from zipfel.data.formats import read
-from zipfel.data.formats.files import new_folder
+from zipfel.data.formats.atomic import new_folder
 from zipfel.data.splits import Preparation, hold_out, prepared
 from zipfel.data.text import TextSettings, Tfidf, featurized
 from zipfel.errors import ConfigError, DataError

@@ -14,7 +14,8 @@ from zipfel.cli.show import console, frequency_plot, print_table, say, warn
 from zipfel.data import registry
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import FORMATS, WRITABLE, TableSettings, format_of, read, writable_format, write
-from zipfel.data.formats.files import check_new, shortened
+from zipfel.data.formats.atomic import check_new
+from zipfel.data.formats.files import shortened
 from zipfel.data.formats.table import with_others
 from zipfel.data.splits import Preparation, hold_out, prepared, shared_points
 from zipfel.data.text import TextSettings, Tfidf, featurized

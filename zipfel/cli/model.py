@@ -269,10 +269,10 @@ def models(
 
 
 def verify(model: Model) -> None:
-    """Check every file of a saved model against its checksum."""
-    from zipfel import persistence
+    """Check every file of a saved model against its checksums, and that the weights fit together."""
+    from zipfel import tagging
 
-    count = persistence.verify(persistence.located(model))
+    count = tagging.verify(model)
     say(f"{model}: {count} files match their checksums")
 
 

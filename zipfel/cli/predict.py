@@ -190,7 +190,7 @@ def _write(work: Work, path: Path, options: tuple[Reading, Writing], out: Path, 
 
 def _identity(path: Path) -> str:
     """Return a checksum of the input; for standard input, which cannot be read again, a value that is never equal."""
-    from zipfel.persistence import checksum
+    from zipfel.data.formats.checksums import checksum
 
     return f"standard input of process {os.getpid()} at {time.time()}" if path == STDIN else checksum(path)
 

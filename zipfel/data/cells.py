@@ -60,6 +60,8 @@ def checked_name(value: Any) -> str:
 def cell_text(value: Any) -> str:
     """Return a cell as text: empty if the value is missing, whole numbers without a decimal point."""
     if isinstance(value, str):
+        if (half := half_of_pair(value)) is not None:
+            raise ValueError(f"{half!a} is half of a surrogate pair, and no character: no file can hold it")
         return str(value)  # a str of NumPy too
     if value is None or type(value).__name__ in ("NAType", "NaTType"):  # missing values of pandas
         return ""
@@ -68,6 +70,21 @@ def cell_text(value: Any) -> str:
     if isinstance(value, bool | int | np.generic) and not isinstance(value, bytes):
         return str(value)
     raise ValueError(f"expected text, found {type(value).__name__} {str(value)[:40]!r}")
+
+
+def half_of_pair(text: str) -> str | None:
+    r"""Return the first half of a surrogate pair that stands alone in a text, which UTF-8 cannot hold; None if none.
+
+    >>> half_of_pair("a\ud800b"), half_of_pair("äb")
+    ('\ud800', None)
+    """
+    if text.isascii():
+        return None
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return text[error.start]
+    return None
 
 
 def json_value(value: Any) -> Any:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, sparray, spmatrix
+from scipy.sparse import csr_array, issparse, sparray, spmatrix
 
 from zipfel.errors import DataError
-from zipfel.types import Sizes, stored
+from zipfel.types import Sizes, matrix_problem, stored
 
 if TYPE_CHECKING:  # which imports this module
     from zipfel.data.hierarchy import Hierarchy
@@ -292,6 +292,8 @@ def _labels(name: str, matrix: csr_array | spmatrix | sparray) -> csr_array:
 
 def _canonical(name: str, matrix: csr_array | spmatrix | sparray) -> csr_array:
     """Return a CSR array of float32 with sorted, unique columns and no stored zeros; copy only if needed."""
+    if issparse(matrix) and (problem := matrix_problem(matrix)):
+        raise DataError(f"{name} is a broken matrix: {problem}")
     matrix = csr_array(matrix)  # a new object that shares the caller's arrays, which are never written to
     if matrix.ndim != 2:
         raise DataError(f"{name} must be a matrix of rows and columns; found shape {matrix.shape}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from zipfel.data.cells import checked_name, is_list, label_names
+from zipfel.data.cells import checked_name, half_of_pair, is_list, label_names
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats.parents import given_parents
 from zipfel.data.formats.sparse_text import matrix_of as csr_of
@@ -236,6 +236,8 @@ def _named_texts(given: Mapping[Any, Any]) -> dict[str, str]:
         name = checked_name(key)
         if not isinstance(text, str):
             raise DataError(f"the text of label {name!r} must be text; found {type(text).__name__}")
+        if (half := half_of_pair(text)) is not None:
+            raise DataError(f"the text of label {name!r} has half of a surrogate pair, {half!a}: no file can hold it")
         if name in texts:
             raise DataError(f"label_texts has two texts for label {name!r}")
         texts[name] = text

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from zipfel.data.cells import checked_name
 from zipfel.data.dataset import Dataset, Part, Texts
 from zipfel.data.hierarchy import Hierarchy, spread
-from zipfel.errors import ConfigError, did_you_mean
+from zipfel.errors import ConfigError, DataError, did_you_mean
 from zipfel.types import Ids, Ranking, Scores
 
 COMPARED = 10_000  # labels that an unknown name is compared with: a million would take long
@@ -192,7 +192,16 @@ class LabelSpace:
         """Return the labels that `as_json` was called on."""
         hierarchy = document.get("hierarchy")
         given = None if hierarchy is None else Hierarchy(**hierarchy)
-        return cls(**{**document, "removed": tuple(document["removed"]), "hierarchy": given})
+        labels = cls(**{**document, "removed": tuple(document["removed"]), "hierarchy": given})
+        columns = (labels.names, labels.counts, labels.names if labels.texts is None else labels.texts)
+        sizes = [len(column) for column in columns]
+        if len({*sizes}) > 1:
+            raise DataError(f"labels.json has {sizes[0]} names, {sizes[1]} counts and {sizes[2]} texts")
+        if not all(isinstance(name, str) for name in labels.names):
+            raise DataError("labels.json: the name of a label is not text")
+        if not all(0 <= label < len(labels) for label in labels.removed):
+            raise DataError(f"labels.json: a removed label is outside 0..{len(labels) - 1}")
+        return labels
 
 
 def names_of(dataset: Dataset) -> list[str]:

@@ -109,12 +109,17 @@ class HnswIndex:
     @classmethod
     def of_state(cls, state: dict[str, Tensor], vectors: Tensor) -> HnswIndex:
         """Rebuild an index from its state and the vectors [N, D] that it was built over."""
-        nodes = state["nodes"].cpu().numpy()
+        nodes, written = state["nodes"].cpu().numpy(), state["graph"].cpu().numpy()
+        if (nodes.dtype.name, nodes.ndim, written.dtype.name, written.ndim) != ("int64", 1, "uint8", 1):
+            raise DataError("the graph of the index has a wrong type or shape")
         if len(nodes) != len(vectors):
             raise DataError(f"the index was made for {len(nodes)} vectors; found {len(vectors)}")
-        firsts = np.unique(nodes, return_index=True)[1]  # the first row of each node
+        known, firsts = np.unique(nodes, return_index=True)  # and the first row of each node
         with building(deterministic=True) as faiss:
-            graph = faiss.deserialize_index(state["graph"].cpu().numpy())
+            graph = _read_graph(faiss, written)
+            if (graph.ntotal, graph.d) != (len(known), vectors.shape[1]) or (known != np.arange(len(known))).any():
+                raise DataError("the index was made for other vectors")
+            _check_links(faiss, graph)
             storage = faiss.IndexFlatIP(vectors.shape[1])
             storage.add(rows(vectors)[firsts])
             graph.storage, graph.own_fields = storage, True  # the graph frees it, so Python must not
@@ -138,6 +143,43 @@ def _link(faiss: Any, graph: Any, vectors: NDArray[np.float32], seed: int) -> No
     graph.hnsw.rng = faiss.RandomGenerator(small(seed, graph.ntotal))
     if len(vectors):
         graph.add(vectors)
+
+
+def _read_graph(faiss: Any, written: NDArray[np.uint8]) -> Any:
+    """Return the graph that `state` wrote."""
+    try:
+        graph = faiss.deserialize_index(written)
+    except Exception as error:  # faiss raises RuntimeError, and its wrapper nearly anything
+        raise DataError(f"the index is not readable: {type(error).__name__}") from None
+    if not isinstance(graph, faiss.IndexHNSWFlat):
+        raise DataError(f"expected an HNSW index, found {type(graph).__name__}")
+    return graph
+
+
+def _check_links(faiss: Any, graph: Any) -> None:
+    """Raise DataError if a link leads out of the graph: faiss follows links, and older versions read any.
+
+    The links of a node on all its levels are in `neighbors`, from `offsets[node]` on; `ends[level]` is where those of a
+    level start among them. -1 is no link.
+    """
+    names = ("levels", "offsets", "neighbors", "cum_nneighbor_per_level")
+    levels, offsets, links, ends = (faiss.vector_to_array(getattr(graph.hnsw, name)) for name in names)
+    count = graph.ntotal
+    sound = len(levels) == count and len(offsets) == count + 1 and len(ends) > 1 and offsets[0] == 0 == ends[0]
+    sound = sound and levels.min(initial=1) >= 1 and levels.max(initial=1) < len(ends) and (np.diff(ends) >= 0).all()
+    sound = sound and (np.diff(offsets.astype(np.int64)) == ends[levels]).all() and offsets[-1] == len(links)
+    sound = sound and links.min(initial=0) >= -1 and links.max(initial=-1) < count
+    sound = sound and 0 <= graph.hnsw.entry_point < count
+    sound = sound and graph.hnsw.max_level == levels[graph.hnsw.entry_point] - 1 == levels.max() - 1
+    if not (sound and all(_stays_on(level, levels, offsets, links, ends) for level in range(1, int(levels.max())))):
+        raise DataError("the links of the index lead out of it")
+
+
+def _stays_on(level: int, levels: Any, offsets: Any, links: Any, ends: Any) -> bool:
+    """Whether links on a level above the lowest lead only to nodes that are on this level too."""
+    starts = offsets[:-1][levels > level].astype(np.int64)
+    linked = links[starts[:, None] + np.arange(ends[level], ends[level + 1])]
+    return bool((levels[linked[linked >= 0]] > level).all())
 
 
 def _check_lengths(vectors: Tensor) -> None:

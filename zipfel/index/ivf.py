@@ -86,10 +86,15 @@ class IvfIndex:
     @classmethod
     def of_state(cls, state: dict[str, Tensor], vectors: Tensor) -> IvfIndex:
         """Rebuild an index from its state and the vectors [N, D] that it was built over."""
-        assignment = state["assignment"].cpu()
+        assignment, centroids, probes = (state[name].cpu() for name in ("assignment", "centroids", "probes"))
         if len(assignment) != len(vectors):
             raise DataError(f"the index was made for {len(assignment)} vectors; found {len(vectors)}")
-        return cls(vectors, state["centroids"].cpu(), assignment, int(state["probes"]))
+        kinds = (assignment.dtype, assignment.ndim, centroids.dtype, *centroids.shape[1:], probes.dtype, probes.ndim)
+        if kinds != (torch.int64, 1, torch.float32, vectors.shape[1], torch.int64, 0) or probes < 1:
+            raise DataError("the clusters of the index have a wrong type or shape")
+        if len(assignment) and not (assignment.min() >= 0 and assignment.max() < len(centroids)):
+            raise DataError(f"the index puts a vector into a cluster outside 0..{len(centroids) - 1}")
+        return cls(vectors, centroids, assignment, int(probes))
 
 
 def of_one_length(vectors: Tensor) -> bool:

@@ -137,10 +137,10 @@ class AstecModel(Model):
             self.reranker.take_tensors(part_of(more, "reranker."))
 
     @classmethod
-    def empty(cls, settings: AstecSettings, state: State) -> Self:
+    def empty(cls, settings: AstecSettings, state: State, features: int = 0, labels: int = 0) -> Self:
         """Return a model with as many learners as were trained, and with a re-ranker if one is saved."""
-        count = 1 + max(int(name.split(".")[1]) for name in state if name.startswith("networks."))
-        model = super().empty(replace(settings, learners=count), state)
+        count = sum(name.startswith("networks.") and name.endswith(".classifier.labels.rows") for name in state)
+        model = super().empty(replace(settings, learners=count), state, features, labels)
         if "reranker.classifier.labels.rows" in state:
             model.reranker = model.new_reranker(Run())
         return model

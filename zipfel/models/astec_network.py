@@ -21,6 +21,7 @@ from zipfel.models.astec_settings import AstecSettings
 from zipfel.models.learner import BATCH, Learner, matching_offset, mean_ranking
 from zipfel.models.lightdxml import MixedClassifier
 from zipfel.models.neighbours import Memory, Vote
+from zipfel.models.saving import saved_lengths, tensor_of
 from zipfel.models.shortlisters import label_sums
 from zipfel.negatives import list_bags, shortlisted, within
 from zipfel.nn import losses
@@ -278,7 +279,8 @@ class Network(nn.Module):
 
     def take_tensors(self, more: State) -> None:
         """Take the state that `more_tensors` returned."""
-        self.beta, self.classifier.stored_lengths = float(more["beta"]), more.get("classifier.lengths")
+        self.beta = float(tensor_of(more, "beta", torch.float64))
+        self.classifier.stored_lengths = saved_lengths(more, len(self.classifier.labels.rows))
         self.index = self._loaded(part_of(more, "index."), self.centroids.vectors)
         if len(self.centroids.documents):
             self.documents = self._loaded(part_of(more, "documents."), self.centroids.documents)

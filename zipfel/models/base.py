@@ -27,8 +27,8 @@ from zipfel.models.learner import Learner as Learner  # part of the contract, fo
 from zipfel.models.learner import Predictor as Predictor
 from zipfel.models.learner import evenly_spaced as evenly_spaced
 from zipfel.models.learner import labelled as labelled
+from zipfel.models.saving import PROBE, assign, check_tensors, own_tensors
 from zipfel.models.saving import Tensors as Tensors
-from zipfel.models.saving import assign, own_tensors
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome
 
@@ -183,15 +183,20 @@ class Model(nn.Module):
         """Restore the state that `more_tensors` returned; parameters and buffers are restored already."""
 
     @classmethod
-    def empty(cls, settings: Any, state: State) -> Self:
-        """Return a model without features and labels, into which saved tensors fit."""
-        return cls(0, 0, settings, torch.Generator())
+    def empty(cls, settings: Any, state: State, features: int = 0, labels: int = 0) -> Self:
+        """Return a new model with the parts of the saved one, and so many features and labels."""
+        return cls(features, labels, settings, torch.Generator())
 
     @classmethod
     def restored(cls, features: int, labels: int, settings: Any, tensors: Tensors) -> Self:
-        """Return a saved model. Tensors are taken as they are, mapped and not copied, unless they are float16."""
+        """Return a saved model. Tensors are taken as they are, mapped and not copied, unless they are float16.
+
+        Raise DataError if one is missing, or has a type or shape that does not fit.
+        """
         state = {name: value.float() if value.dtype == torch.float16 else value for name, value in tensors.all.items()}
-        model = cls.empty(cls.resolved(settings, features), state)
+        resolved = cls.resolved(settings, features)
+        model, probe = cls.empty(resolved, state), cls.empty(resolved, state, PROBE.features, PROBE.labels)
+        check_tensors(state, model, probe, features, labels)
         model.features, model.label_count, model.settings = features, labels, settings
         model.take_tensors(assign(model, state))
         return model.eval()

@@ -31,6 +31,7 @@ from zipfel.errors import ConfigError
 from zipfel.models.base import Abilities, Cost, Lesson, Model, Tensors, model_class, settings_of
 from zipfel.models.learner import HeldOut, Learner, Predictor, labelled, most_filtered, sorted_ranking
 from zipfel.models.linear import Linear, LinearPredictor, interrupted
+from zipfel.models.saving import tensor_of
 from zipfel.training.run import Run, part_of, with_prefix
 from zipfel.training.trainer import Outcome
 from zipfel.types import Ranking, Shortlist, stored
@@ -452,7 +453,8 @@ class Blend(Model):
         main, linear = settings.parts()
         model.main = model_class(settings.main).restored(features, labels, main, _part(tensors, "main."))
         model.linear = Linear.restored(features, labels, linear, _part(tensors, "linear."))
-        model.knots, model.counts = tensors.serve["knots"], tensors.serve["counts"]
+        model.knots = tensor_of(tensors.serve, "knots", torch.float32, len(KNOTS))
+        model.counts = tensor_of(tensors.serve, "counts", torch.int64, labels)
         return model.eval()
 
     def cost(self, lesson: Lesson) -> Cost:

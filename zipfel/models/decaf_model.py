@@ -20,7 +20,7 @@ from zipfel.models.base import Abilities, Model, Tensors
 from zipfel.models.decaf_network import FIFTH, DecafClassifier, Network, cautious
 from zipfel.models.decaf_settings import DecafSettings
 from zipfel.models.learner import BATCH, Learner, Predictor, learner_of
-from zipfel.models.saving import sparse_matrix, sparse_tensors
+from zipfel.models.saving import check_range, sparse_matrix, sparse_tensors
 from zipfel.models.shortlisters import SHORTLISTERS, Shortlister
 from zipfel.training.run import Run, State, part_of, with_prefix
 
@@ -181,10 +181,12 @@ class DecafModel(Model):
 
     def take_tensors(self, more: State) -> None:
         """Restore the state that `more_tensors` returned."""
-        self.Z = sparse_matrix("Z", more, self.features)
+        self.Z = sparse_matrix("Z", more, self.features, self.label_count)
+        check_range("learned", self.learned, self.label_count + 1)
         for number, network in enumerate(self.all_networks()):
             if network.shortlister is not None:
                 state = part_of(more, f"networks.{number}.shortlister.index.")
+                network.shortlister.check(self.label_count)
                 network.shortlister.take_tensors(state, int(self.learned))
 
     @classmethod
@@ -195,10 +197,10 @@ class DecafModel(Model):
         return super().restored(features, labels, replace(settings, label_bias=has_bias), tensors)
 
     @classmethod
-    def empty(cls, settings: DecafSettings, state: State) -> Self:
+    def empty(cls, settings: DecafSettings, state: State, features: int = 0, labels: int = 0) -> Self:
         """Return a model with as many learners as were trained, and their shortlisters."""
-        count = 1 + max(int(name.split(".")[1]) for name in state if name.startswith("networks."))
-        model = super().empty(replace(settings, learners=count), state)
+        count = sum(name.startswith("networks.") and name.endswith(".composed_classifiers") for name in state)
+        model = super().empty(replace(settings, learners=count), state, features, labels)
         for number, network in enumerate(model.all_networks()):
             if settings.lite:
                 network.tokens = model.all_networks()[0].tokens

@@ -31,6 +31,7 @@ from zipfel.labelspace.vectors import extended, random_directions, smoothed
 from zipfel.models.base import Cost, Lesson
 from zipfel.models.learner import labelled
 from zipfel.models.neighbours import NeighbourModel, NeighbourSettings
+from zipfel.models.saving import tensor_of
 from zipfel.nn import losses
 from zipfel.nn.encoders import EmbeddingTable, Encoder, drop_features, steady_linear
 from zipfel.training.run import Run, State
@@ -281,7 +282,10 @@ class Dxml(NeighbourModel):
     def take_tensors(self, more: State) -> None:
         """Take the label vectors too; a model of an earlier version has none."""
         super().take_tensors(more)
-        self.V = more.get("labels.V")
+        if "labels.V" in more:
+            self.V = tensor_of(more, "labels.V", torch.float32, None, self.settings.width(self.features))
+            if len(self.V) > self.label_count:  # fewer, if labels were added since
+                raise DataError(f"tensor 'labels.V': {len(self.V)} vectors for {self.label_count} labels")
 
     # --- Plans -------------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from zipfel.models.learner import (
     precision_at_1,
     validation_of,
 )
+from zipfel.models.saving import tensor_of
 from zipfel.negatives import hardest, holds, sampled_negatives, sampled_positives
 from zipfel.nn import losses, regularizers
 from zipfel.nn.classifiers import OneVsAll
@@ -318,7 +319,7 @@ class Glas(Model):
 
     def take_tensors(self, more: State) -> None:
         """Take the lengths and the index."""
-        self.classifier.stored_lengths = more["classifier.lengths"]
+        self.classifier.stored_lengths = tensor_of(more, "classifier.lengths", torch.float32, self.label_count)
         if state := part_of(more, "index."):
             self.index = load_index(self.settings.index, state, self.classifier.composed())
 

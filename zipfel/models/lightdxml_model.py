@@ -17,7 +17,7 @@ from zipfel.models.base import Abilities, Cost, Lesson, Model
 from zipfel.models.learner import BATCH, Predictor, learner_of
 from zipfel.models.lightdxml_settings import LightSettings
 from zipfel.models.reranker import TOP, RerankedPredictor, Reranker, TokenEncoder
-from zipfel.models.saving import Tensors
+from zipfel.models.saving import Tensors, saved_lengths, tensor_of
 from zipfel.nn.classifiers import OneVsAll
 from zipfel.training.run import Run, State, part_of, with_prefix
 from zipfel.training.trainer import Outcome, Schedule
@@ -130,16 +130,17 @@ class LightModel(Model):
         return more if self.reranker is None else more | with_prefix("reranker.", self.reranker.more_tensors())
 
     @classmethod
-    def empty(cls, settings: LightSettings, state: State) -> Self:
+    def empty(cls, settings: LightSettings, state: State, features: int = 0, labels: int = 0) -> Self:
         """Return a model with a re-ranker, if one is saved."""
-        model = super().empty(settings, state)
+        model = super().empty(settings, state, features, labels)
         if "reranker.classifier.labels.rows" in state:
             model.reranker = model.new_reranker(Run())
         return model
 
     def take_tensors(self, more: State) -> None:
         """Take β, the lengths of classifiers, and the index."""
-        self.beta, self.classifier.stored_lengths = float(more["beta"]), more.get("classifier.lengths")
+        self.beta = float(tensor_of(more, "beta", torch.float64))
+        self.classifier.stored_lengths = saved_lengths(more, self.label_count)
         kind = self.settings.kind(len(self.counts), torch.device("cpu"))
         self.index = load_index(kind, part_of(more, "index."), self.label_vectors)
         if self.reranker is not None:

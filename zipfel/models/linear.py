@@ -24,6 +24,7 @@ from torch import Tensor
 
 from zipfel.config import Settings, Span, setting
 from zipfel.data.dataset import Part
+from zipfel.errors import DataError
 from zipfel.index.exact import SPARE
 from zipfel.models import learner
 from zipfel.models.base import Abilities, Lesson, Model
@@ -42,7 +43,7 @@ from zipfel.models.saving import sparse_matrix, sparse_tensors
 from zipfel.training.progress import Moment
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome
-from zipfel.types import Ranking
+from zipfel.types import Ranking, csr_problem
 
 SLOPE = 2.0  # a score is σ(SLOPE · (w · x + b)); calibration makes it a probability
 FEW_PAIRS = 2 * 10**7  # points × labels up to which no negatives are mined
@@ -386,6 +387,12 @@ class Linear(Model):
     def more_tensors(self) -> State:
         """Return the values in float16, in which nothing is lost."""
         return {"values": self.values.half()}
+
+    def take_tensors(self, more: State) -> None:
+        """Check the weights, which are buffers: nothing is left to take."""
+        starts, labels = self.starts.numpy(), self.labels.numpy()
+        if problem := csr_problem(starts, labels, self.label_count, len(self.values)):
+            raise DataError(f"the weights: {problem}")
 
 
 class Ticker:

@@ -25,7 +25,7 @@ from zipfel.index.exact import SPARE, ExactIndex, row_products
 from zipfel.models.base import Abilities, Lesson
 from zipfel.models.learner import UNLISTED, Learner, Scorer, candidates_of, half_cosine, rank_candidates
 from zipfel.models.neighbours import NeighbourModel, NeighbourSettings
-from zipfel.models.saving import Tensors
+from zipfel.models.saving import Tensors, sparse_matrix, tensor_of
 from zipfel.nn import losses
 from zipfel.nn.encoders import AveragingNetwork
 from zipfel.training.run import Run, State, part_of, with_prefix
@@ -174,10 +174,10 @@ class Mnn(NeighbourModel):
         if self.points_vote:
             super().take_tensors(more)
         elif "counts" in more:
-            self.counts = more["counts"]
+            self.counts = tensor_of(more, "counts", torch.int32, self.label_count)
             self.index = load_index(self.settings.index, part_of(more, "index."), self.label_vectors())
         else:  # saved when points were remembered and indexed with this decoder too
-            self.counts = label_counts(more["points.Y.indices"].numpy(), self.label_count)
+            self.counts = label_counts(sparse_matrix("points.Y", more, self.label_count).indices, self.label_count)
             self.index = self.settings.build_index(self.label_vectors(), 0)
 
     def complete(self, lesson: Lesson, rehearsed: Part) -> float:

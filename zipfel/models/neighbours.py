@@ -39,7 +39,7 @@ from zipfel.models.learner import (
     rank_held_out,
     sorted_ranking,
 )
-from zipfel.models.saving import Tensors, sparse_matrix, sparse_tensors
+from zipfel.models.saving import Tensors, sparse_matrix, sparse_tensors, tensor_of
 from zipfel.nn.encoders import Encoder
 from zipfel.training.run import Run, State, part_of, with_prefix
 from zipfel.training.trainer import Outcome
@@ -101,10 +101,11 @@ class Memory:
         return {"points.vectors": self.vectors, **Y, **X}
 
     @classmethod
-    def of_tensors(cls, state: State, features: int, labels: int) -> Memory:
-        """Return the memory that the tensors were made from."""
-        Y, X = sparse_matrix("points.Y", state, labels), sparse_matrix("points.X", state, features)
-        return cls(state["points.vectors"], Y, X)
+    def of_tensors(cls, state: State, features: int, labels: int, width: int) -> Memory:
+        """Return the memory that the tensors were made from.  width: D, of the encoder."""
+        vectors = tensor_of(state, "points.vectors", torch.float32, None, width)
+        Y = sparse_matrix("points.Y", state, labels, len(vectors))
+        return cls(vectors, Y, sparse_matrix("points.X", state, features, len(vectors)))
 
 
 def not_among(part: Part, older: Memory | None) -> Part:
@@ -254,8 +255,9 @@ class NeighbourModel(Model):
     def restored(cls, features: int, labels: int, settings: NeighbourSettings, tensors: Tensors) -> Self:
         """Return a saved model, with the width that it was trained with: the rule for it may be another one today."""
         name, axis = cls.width_of
-        width = tensors.all[name].shape[axis]
-        return super().restored(features, labels, replace(settings, dimension=width), tensors)
+        if name in tensors.all and tensors.all[name].ndim == 2:  # else the checks of `super` say what is wrong
+            settings = replace(settings, dimension=tensors.all[name].shape[axis])
+        return super().restored(features, labels, settings, tensors)
 
     def device(self) -> torch.device:
         """Return the encoder's device."""
@@ -378,9 +380,10 @@ class NeighbourModel(Model):
 
     def take_tensors(self, more: State) -> None:
         """Take the memory, the vote and the index."""
-        self.memory = Memory.of_tensors(more, self.features, self.label_count)
+        self.memory = Memory.of_tensors(more, self.features, self.label_count, self.settings.width(self.features))
         self.index = load_index(self.settings.index, part_of(more, "index."), self.memory.vectors)
-        self.neighbours, self.sharpness = int(more["vote"][0]), float(more["vote"][1])
+        vote = tensor_of(more, "vote", torch.float64, 2)
+        self.neighbours, self.sharpness = max(1, int(vote[0])), float(vote[1])
 
     # --- Plans -------------------------------------------------------------------------------------------------------
 

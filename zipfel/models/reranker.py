@@ -35,6 +35,7 @@ from zipfel.models.learner import (
     sorted_ranking,
     validation_of,
 )
+from zipfel.models.saving import saved_lengths
 from zipfel.negatives import shortlisted
 from zipfel.nn import losses
 from zipfel.nn.classifiers import OneVsAll
@@ -134,7 +135,7 @@ class Reranker(nn.Module):
 
     def take_tensors(self, more: State) -> None:
         """Restore what `more_tensors` returned; parameters are restored already."""
-        self.classifier.stored_lengths = more.get("classifier.lengths")
+        self.classifier.stored_lengths = saved_lengths(more, len(self.classifier.labels.rows))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
+from zipfel.errors import DataError
 from zipfel.index import Index, build_index, load_index
 from zipfel.index.beam import BeamIndex, NearIndex
 from zipfel.index.exact import ExactIndex, products, with_ones
@@ -29,6 +30,7 @@ from zipfel.labelspace.clusters import balanced_clusters
 from zipfel.models.base import Lesson
 from zipfel.models.decaf_settings import DecafSettings
 from zipfel.models.learner import BATCH, evenly_spaced, validation_of
+from zipfel.models.saving import check_range, tensor_of
 from zipfel.nn import losses
 from zipfel.nn.encoders import EmbeddingTable, PredictionEncoder, TextBlock
 from zipfel.training.run import Run, State
@@ -196,6 +198,11 @@ class Shortlister(nn.Module):
 
     # --- Saving, beyond buffers ---------------------------------------------------------------------------------------
 
+    def check(self, labels: int) -> None:
+        """Raise DataError if saved tensors, whose shapes training decides, do not fit this many labels."""
+        if self.beam < 1:
+            raise DataError(f"tensor 'beam': expected 1 or more, found {int(self.beam)}")
+
     def more_tensors(self, learned: int) -> State:
         """Return the state of the index that is costly to build again."""
         return {}
@@ -214,6 +221,13 @@ class ClusterBeam(Shortlister):
     def index(self, learned: int | None = None) -> BeamIndex:
         """Return an index by clusters."""
         return BeamIndex(self.heads, self.clusters[:learned], int(self.beam))
+
+    def check(self, labels: int) -> None:
+        """Check the clusters of labels, and that each has a vector."""
+        super().check(labels)
+        state = {"heads": self.heads, "clusters": self.clusters}
+        tensor_of(state, "heads", torch.float32, None, self.settings.dimension)
+        check_range("clusters", tensor_of(state, "clusters", torch.int32, labels), len(self.heads))
 
     def score_offset(self) -> float:
         """Return the offset with which Module II trained."""
@@ -251,6 +265,11 @@ class NearestLabels(Shortlister):
         if self.graph is not None and int(labels.min()) < len(self.graph):
             self.graph = None  # HNSW cannot move nodes, so the graph is rebuilt; labels behind its end are just added
 
+    def check(self, labels: int) -> None:
+        """Check that each label has a vector."""
+        super().check(labels)
+        tensor_of({"heads": self.heads}, "heads", torch.float32, labels, self.settings.dimension)
+
     def more_tensors(self, learned: int) -> State:
         """Return the graph."""
         return self.index(learned).index.state()
@@ -285,6 +304,15 @@ class LabelTree(Shortlister):
     def index(self, learned: int | None = None) -> TreeIndex:
         """Return an index by the leaves of the tree."""
         return TreeIndex(self.heads, self.clusters[:learned], int(self.beam))
+
+    def check(self, labels: int) -> None:
+        """Check that the nodes make a whole tree, and the leaves of labels."""
+        super().check(labels)
+        leaves, state = len(self.heads) // 2 + 1, {"heads": self.heads, "clusters": self.clusters}
+        if leaves & (leaves - 1):
+            raise DataError(f"tensor 'heads': {leaves} leaves, which is not a power of two")
+        tensor_of(state, "heads", torch.float32, 2 * leaves - 2, self.settings.dimension + 1)
+        check_range("clusters", tensor_of(state, "clusters", torch.int32, labels), leaves)
 
     def train_nodes(self, task: ShortlistTask) -> None:
         """Train w and b of each node on the points that visit it, with x̂ frozen."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ class Loaded:
     id: str
     version: str
     tagger: Tagger
+    mapped: Mapping[Path, persistence.Stamp] = field(default_factory=dict)  # files in memory; none if they were copied
 
     @property
     def label_ids(self) -> dict[str, int]:
@@ -76,13 +78,13 @@ def _folded(text: str) -> str:
 class Slot:
     """A model's id, folder and current version, which a newer one replaces once it is loaded."""
 
-    def __init__(self, id: str, folder: Path) -> None:
-        self.id, self.folder = id, folder
-        self.current = load(id, folder)
+    def __init__(self, id: str, folder: Path, copy: bool = False) -> None:
+        self.id, self.folder, self.copy = id, folder, copy
+        self.current = load(id, folder, copy)
 
     def newer(self) -> Loaded | None:
         """Return the folder's model, loaded, if it is not the current version; else None."""
-        return None if version_of(self.folder) == self.current.version else load(self.id, self.folder)
+        return None if version_of(self.folder) == self.current.version else load(self.id, self.folder, self.copy)
 
 
 def version_of(folder: Path) -> str:
@@ -90,12 +92,15 @@ def version_of(folder: Path) -> str:
     return str(persistence.read_about(persistence.located(folder))["sha256"])[:12]
 
 
-def load(id: str, folder: Path) -> Loaded:
-    """Load a model and warm it up: tag single texts until the index has built all that it builds lazily."""
+def load(id: str, folder: Path, copy: bool = False) -> Loaded:
+    """Load a model and warm it up: tag single texts until the index has built all that it builds lazily.
+
+    copy: into memory, instead of mapping its files.
+    """
     for _ in range(5):
         target = folder.resolve()  # a link that changes while we read must not mix two models
-        version = version_of(target)
-        tagger = Tagger.load(target, device="cpu")
+        version, mapped = version_of(target), {} if copy else persistence.stamps(persistence.located(target))
+        tagger = Tagger.load(target, device="cpu", copy=copy)
         if version_of(target) == version:
             break
     else:
@@ -107,14 +112,14 @@ def load(id: str, folder: Path) -> Loaded:
     for _ in range(PATIENCE + 1):
         tagger.predict(["ready"], 1)
     tagger.labels_.live.get("")  # build the cache now, not during a request
-    return Loaded(id, version, tagger)
+    return Loaded(id, version, tagger, mapped)
 
 
 class Catalog:
     """All slots; the first is the default."""
 
-    def __init__(self, folders: dict[str, Path]) -> None:
-        self.slots = {id: Slot(id, folder) for id, folder in folders.items()}
+    def __init__(self, folders: dict[str, Path], copy: bool = False) -> None:
+        self.slots = {id: Slot(id, folder, copy) for id, folder in folders.items()}
         self.default = next(iter(self.slots))
 
     def slot(self, id: str | None) -> Slot:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from zipfel.errors import ConfigError, ZipfelError, quoted
+from zipfel.persistence import overwritten
 from zipfel.server import log, schema
 from zipfel.server.answers import Problem, busy
 from zipfel.server.batching import Batcher, characters
@@ -19,6 +20,11 @@ from zipfel.tagging import Request
 
 ASIDE = 64  # maximum number of waiting requests other than tagging
 NEAR = 10  # nearest labels in a response
+WATCH = 5.0  # seconds between two looks at the files of models
+OVERWRITTEN = (
+    "the weights in use were overwritten in place: answers may be wrong, or the process may end; "
+    "save new versions beside old ones, or serve with --copy"
+)
 
 Found = TypeVar("Found")
 
@@ -38,6 +44,7 @@ class Service:
     def start(self) -> None:
         """Start to process the queues."""
         self.tasks = [asyncio.create_task(batcher.run()) for batcher in self.batchers.values()]
+        self.tasks.append(asyncio.create_task(self.watch()))
         self.ready = True
 
     async def stop(self) -> None:
@@ -60,6 +67,18 @@ class Service:
             if newer is not None:
                 log.line("swap", model=slot.id, before=slot.current.version, after=newer.version)
                 slot.current = newer
+
+    async def watch(self) -> None:
+        """Log an error, once for each version, if the files of a served model are overwritten in place."""
+        reported: dict[str, Loaded] = {}
+        while True:
+            await asyncio.sleep(WATCH)
+            for slot in self.catalog.slots.values():
+                files = overwritten(slot.current.mapped)
+                if files and reported.get(slot.id) is not slot.current:
+                    reported[slot.id] = slot.current
+                    log.line("files overwritten", level="error", model=slot.id, files=list(map(str, files)),
+                             error=OVERWRITTEN)  # fmt: skip
 
     async def tag(self, asked: schema.TagRequest) -> dict[str, Any]:
         """Tag texts."""

@@ -19,6 +19,7 @@ class ServeSettings(Settings):
     host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 is all addresses of this machine")
     port: int = setting(8000, "port to listen on; 0 picks a free one", at_least=0, at_most=65535)
     workers: int = setting(1, "processes; they share one memory-mapped copy of the models", at_least=1)
+    copy: bool = setting(False, "read models into memory, so that their files may be overwritten; one copy a process")
     max_length: int = setting(100_000, "maximum characters per text; more gives status 413", at_least=1)
     max_texts: int = setting(256, "maximum texts per request; more gives status 413", at_least=1)
     max_body: int = setting(4 << 20, "maximum bytes per request body; more gives status 413", at_least=1)

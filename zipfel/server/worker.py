@@ -159,7 +159,7 @@ def work(
     sys.setswitchinterval(SWITCH)
     torch.set_num_threads(1)  # batches are small: two threads would wait for each other longer than they compute
     measures = Measures(shared, settings.workers, number)
-    service = Service(Catalog(dict(folders)), settings, measures)
+    service = Service(Catalog(dict(folders), settings.copy), settings, measures)
     gc.collect()
     gc.freeze()  # models stay: scanning their hundreds of thousands of objects at each collection would stall requests
     gate = Gate(built(service), measures, token)

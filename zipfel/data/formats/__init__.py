@@ -12,7 +12,8 @@ from typing import Any
 
 from zipfel.data.dataset import Dataset
 from zipfel.data.formats import lf, npz, repository, split, table
-from zipfel.data.formats.files import find, listed, new_folder, unpacked_name
+from zipfel.data.formats.atomic import new_folder
+from zipfel.data.formats.files import find, listed, unpacked_name
 from zipfel.data.formats.folder import read_metadata
 from zipfel.data.formats.parents import FILE, read_parents, write_parents
 from zipfel.data.formats.table import TableSettings

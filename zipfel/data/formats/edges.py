@@ -49,7 +49,7 @@ def read_edges(path: Path | str, names: Sequence[str]) -> csr_array:
     )
     parts, line = [], 1
     with opened(path) as stream:
-        for block in line_blocks(stream):
+        for block in line_blocks(stream, path):
             text = (block.removeprefix(codecs.BOM_UTF8) if line == 1 else block).replace(b"\r\n", b"\n")
             edges = _regular_edges(text, known)
             parts.append(_edges_by_line(text, known, path, line) if edges is None else edges)

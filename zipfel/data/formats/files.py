@@ -6,20 +6,23 @@ import codecs
 import gzip
 import io
 import os
-import shutil
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 import orjson
 from numpy.typing import DTypeLike, NDArray
 
+from zipfel.data.cells import half_of_pair
 from zipfel.errors import ConfigError, DataError, quoted
 
+Line = TypeVar("Line", str, bytes)
+
+LONGEST_LINE = 64 << 20  # bytes or characters: a small compressed file can hold one line that fills the memory
 BLOCK = 1 << 17  # bytes read at a time: enough for numpy to be fast, and a parsed block stays at a few megabytes
 
 
@@ -73,15 +76,23 @@ def unpacked_name(path: Path) -> str:
         raise DataError(f"cannot be read: {error.strerror or error}", path) from None
 
 
-def line_blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the rest of a stream in blocks of whole lines; every block ends with a newline."""
-    rest: list[bytes] = []  # parts of a line longer than a block, joined only once
+def line_blocks(stream: BinaryIO, path: Path, line: int = 1) -> Iterator[bytes]:
+    """Yield the rest of a stream in blocks of whole lines; every block ends with a newline.
+
+    path, line: the file and the number of the next line, for errors.
+    """
+    rest, length = list[bytes](), 0  # parts of a line longer than a block, joined only once
     while block := stream.read(BLOCK):
         end = block.rfind(b"\n") + 1
         if end:
-            yield b"".join(rest) + block[:end]
-            rest = []
+            lines = b"".join(rest) + block[:end]
+            yield lines
+            line += lines.count(b"\n")
+            rest, length = [], 0
         rest.append(block[end:])
+        length += len(rest[-1])
+        if length > LONGEST_LINE:
+            raise _too_long(path, line)
     if any(rest):
         yield b"".join(rest) + b"\n"
 
@@ -89,7 +100,7 @@ def line_blocks(stream: BinaryIO) -> Iterator[bytes]:
 def byte_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (line number from 1, line without its end) for each line of a file; a byte-order mark is skipped."""
     with opened(path) as stream:
-        for number, line in enumerate(stream, start=1):
+        for number, line in enumerate(_lines(stream.readline, path), start=1):
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
             yield number, line.rstrip(b"\r\n")
@@ -105,9 +116,26 @@ def text_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Iterat
     with opened(path) as stream:
         try:
             with io.TextIOWrapper(stream, encoding, newline=newline) as lines:
-                yield from lines
+                for number, line in enumerate(_lines(lines.readline, path), start=1):
+                    if encoding != "utf-8-sig" and (half := half_of_pair(line)) is not None:  # UTF-7, for one
+                        raise DataError(f"{half!a} is half of a surrogate pair, and no character", path, number)
+                    yield line
         except UnicodeError:  # the wrapper decodes ahead, so the line is unknown here
             raise _undecodable(path, encoding) from None
+
+
+def _lines(read: Callable[[int], Line], path: Path) -> Iterator[Line]:
+    """Yield lines; raise DataError for one that would fill the memory."""
+    number = 0
+    while line := read(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise _too_long(path, number)
+        yield line
+
+
+def _too_long(path: Path, line: int) -> DataError:
+    return DataError(f"the line is longer than {LONGEST_LINE >> 20} MiB; is it one line of text?", path, line)
 
 
 def checked_encoding(name: str) -> str:
@@ -215,41 +243,6 @@ class Growing:
         """Return the array, cut to its size; do not append afterwards."""
         self._array.resize(self._size, refcheck=False)
         return self._array
-
-
-def check_new(path: Path) -> None:
-    """Raise DataError if the target folder exists, unless it is empty."""
-    try:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise DataError("exists already; remove it or choose another path", path)
-    except OSError as error:  # such as a name that is too long
-        raise DataError(f"cannot be written: {error.strerror or error}", path) from None
-
-
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`, renamed to `path` on success and removed on failure."""
-    check_new(path)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.part"
-    new_parents: list[Path] = []
-    try:
-        new_parents = [parent for parent in path.parents if not parent.exists()]  # nearest first
-        temporary.mkdir(parents=True)
-        yield temporary
-        if path.exists():
-            path.rmdir()
-        temporary.rename(path)
-    except DataError as error:
-        if error.path is None or temporary not in Path(error.path).parents:
-            raise
-        raise DataError(error.problem, path / Path(error.path).name, error.line) from None  # its final name
-    except OSError as error:
-        raise DataError(f"cannot be written: {error.strerror or error}", path) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        for parent in new_parents:
-            with suppress(OSError):  # not empty: it holds the new folder
-                parent.rmdir()
 
 
 @contextmanager

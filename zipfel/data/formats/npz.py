@@ -18,6 +18,7 @@ from zipfel.data.formats.files import find, listed, new_file, opened, read_names
 from zipfel.data.formats.folder import PREFIXES, merged_notes
 from zipfel.data.formats.sparse_text import LARGEST
 from zipfel.errors import DataError
+from zipfel.types import matrix_problem
 
 NAMES = common.Names(labels=("output-items.txt",), features=("features.txt",))
 
@@ -67,8 +68,8 @@ def read_counted(path: Path) -> tuple[csr_array, int]:
         try:
             loaded = _load_csr(stream)
             loaded = load_npz(stream) if loaded is None else loaded
-            if hasattr(loaded, "check_format"):
-                loaded.check_format(full_check=True)
+            if problem := matrix_problem(loaded):
+                raise ValueError(problem)
             matrix = csr_array(loaded)
             stored = loaded.nnz if loaded.format == "coo" else matrix.nnz  # coo to csr sums repeated entries
             del loaded

@@ -106,7 +106,7 @@ def read_rows(stream: BinaryIO, path: Path, header: Header, first_line: int = 2,
     label_counts, labels = Growing(np.int64), Growing(np.int32)
     feature_counts, features, values = Growing(np.int64), Growing(np.int32), Growing(np.float32)
     rows = 0
-    for text in line_blocks(stream):
+    for text in line_blocks(stream, path, first_line):
         block = _parse_fast(_plain(text))
         if block is None or not _in_range(block, header):
             block = _parse_slowly(text, path, header, rows + first_line)

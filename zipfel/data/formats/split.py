@@ -96,7 +96,7 @@ def _sparse(blocks: Iterator[NDArray[np.float32]]) -> csr_array:
 def _text_blocks(stream: BinaryIO, path: Path, header: Header) -> Iterator[NDArray[np.float32]]:
     """Yield blocks of rows of plain numbers; their number must be that of the header."""
     line = 2
-    for text in line_blocks(stream):
+    for text in line_blocks(stream, path, line):
         lines = [row.replace(b",", b" ").split() for row in text.split(b"\n")[:-1]]
         _check_widths(lines, path, header, line)
         rows = lines[: max(0, header.points + 2 - line)]

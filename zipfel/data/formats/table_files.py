@@ -17,13 +17,22 @@ import numpy as np
 import orjson
 
 from zipfel.data.cells import csv_text, json_value
-from zipfel.data.formats.files import json_line, listed, new_file, opened, reason, text_lines, unpacked_name
+from zipfel.data.formats.files import (
+    LONGEST_LINE,
+    json_line,
+    listed,
+    new_file,
+    opened,
+    reason,
+    text_lines,
+    unpacked_name,
+)
 from zipfel.data.formats.lf import objects
 from zipfel.errors import DataError, check_installed, nearest, quoted
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
 READ_ONLY = (".json", ".xlsx")  # tables that are read, not written
-_LONGEST_CELL = 2**31 - 1  # many texts exceed the csv module's own limit of 131,072 characters
+_LARGEST_JSON = 1 << 30  # bytes of a JSON array, which is read as a whole
 
 FRAME = "data frame"  # the path of a table that is one
 
@@ -107,7 +116,7 @@ def open_table(path: Path, encoding: str | None = None) -> Table:
 
 
 def _open_csv(path: Path, encoding: str) -> Table:
-    csv.field_size_limit(_LONGEST_CELL)
+    csv.field_size_limit(LONGEST_LINE)  # many texts exceed the module's own limit of 131,072 characters
     delimiter = _delimiter(path, encoding)
     header = next(_csv_rows(path, encoding, delimiter), None)
     if header is None:
@@ -168,9 +177,11 @@ def _values(table: Table, item: Mapping[str, Any], wanted: Sequence[str], number
 def _open_json(path: Path) -> Table:
     """Open a JSON array of objects; a file without one is read as JSONL, which is often called .json too."""
     with opened(path) as stream:
-        content = stream.read().removeprefix(codecs.BOM_UTF8)
+        content = stream.read(_LARGEST_JSON + 1).removeprefix(codecs.BOM_UTF8)
     if not content.lstrip().startswith(b"["):
         return _open_jsonl(path)
+    if len(content) > _LARGEST_JSON:
+        raise DataError(f"larger than {_LARGEST_JSON >> 30} GiB; save it as JSONL, which is read line by line", path)
     try:
         items = orjson.loads(content)
     except orjson.JSONDecodeError as error:
