@@ -8,12 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
+from zipfel.server.access import Tokens
 from zipfel.server.app import built
 from zipfel.server.catalog import Catalog
 from zipfel.server.gate import Gate
 from zipfel.server.measures import Measures
 from zipfel.server.service import Service
-from zipfel.server.settings import ServeSettings
+from zipfel.server.settings import ServeSettings, Sources
 from zipfel.tagger import Tagger
 
 TEXTS = ["the printer is out of paper", "paper jam in the printer", "no wifi here", "the wifi is slow today"] * 5
@@ -70,7 +71,8 @@ def serving(models: Path) -> Iterator[Callable[..., Client]]:
         services: list[Service] = []
 
         def serve(*names: str, token: str | None = None, **settings: Any) -> Client:
-            catalog, chosen, measures = Catalog({n: models / n for n in names}), ServeSettings(**settings), Measures()
+            catalog, measures = Catalog(Sources({name: [models / name] for name in names})), Measures()
+            chosen = ServeSettings(**{"allowed_hosts": ("test",), **settings})
             service = Service(catalog, chosen, measures)
             services.append(service)
 
@@ -78,7 +80,8 @@ def serving(models: Path) -> Iterator[Callable[..., Client]]:
                 service.start()
 
             runner.run(start())
-            return Client(runner, service, Gate(built(service), measures, token))
+            tokens = Tokens({} if token is None else {"ours": token})
+            return Client(runner, service, Gate(built(service), measures, chosen, tokens))
 
         yield serve
         for service in services:

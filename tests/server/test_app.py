@@ -135,7 +135,7 @@ def test_reasons_name_words_of_the_text(client, model):
 
 
 def test_reasons_are_those_of_the_model(client, monkeypatch):
-    tagger = client.service.catalog.slots["glas"].current.tagger
+    tagger = client.service.catalog.slot("glas").current.tagger
     reasons = [Reason("paper", 0.5, [(3, 8)]), Reason("no", -0.25, [(0, 2)])]
     monkeypatch.setattr(tagger, "explain", lambda text, label: reasons, raising=False)
     answer = client.ask("POST", "/explain", json={"text": "no paper", "label": "printer"})

@@ -94,7 +94,7 @@ def test_models_that_cannot_be_served_are_refused(tmp_path):
 
 def test_a_failed_swap_keeps_the_current_version(serving, models, tmp_path, capfd):
     client = serving("glas")
-    slot = client.service.catalog.slots["glas"]
+    slot = client.service.catalog.slot("glas")
     before = slot.current
     slot.folder = tmp_path / "missing"
     client.runner.run(client.service.swap())

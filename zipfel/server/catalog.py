@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from zipfel import persistence
-from zipfel.errors import DataError, did_you_mean
+from zipfel.errors import DataError, did_you_mean, quoted
 from zipfel.index.exact import PATIENCE
 from zipfel.server.answers import Problem
+from zipfel.server.settings import Sources
 from zipfel.tagger import Tagger
 
 _LABEL, _TEXT = "\x1e", "\x1f"  # separators before a label's name and before its text
@@ -76,13 +77,13 @@ def _folded(text: str) -> str:
 class Slot:
     """A model's id, folder and current version, which a newer one replaces once it is loaded."""
 
-    def __init__(self, id: str, folder: Path) -> None:
-        self.id, self.folder = id, folder
-        self.current = load(id, folder)
+    def __init__(self, id: str, folder: Path, device: str = "cpu") -> None:
+        self.id, self.folder, self.device = id, folder, device
+        self.current = load(id, folder, device)
 
     def newer(self) -> Loaded | None:
         """Return the folder's model, loaded, if it is not the current version; else None."""
-        return None if version_of(self.folder) == self.current.version else load(self.id, self.folder)
+        return None if version_of(self.folder) == self.current.version else load(self.id, self.folder, self.device)
 
 
 def version_of(folder: Path) -> str:
@@ -90,12 +91,12 @@ def version_of(folder: Path) -> str:
     return str(persistence.read_about(persistence.located(folder))["sha256"])[:12]
 
 
-def load(id: str, folder: Path) -> Loaded:
+def load(id: str, folder: Path, device: str = "cpu") -> Loaded:
     """Load a model and warm it up: tag single texts until the index has built all that it builds lazily."""
     for _ in range(5):
         target = folder.resolve()  # a link that changes while we read must not mix two models
         version = version_of(target)
-        tagger = Tagger.load(target, device="cpu")
+        tagger = Tagger.load(target, device=device)
         if version_of(target) == version:
             break
     else:
@@ -111,15 +112,33 @@ def load(id: str, folder: Path) -> Loaded:
 
 
 class Catalog:
-    """All slots; the first is the default."""
+    """All slots by model; the first model is the default, and the first slot of a model its default version."""
 
-    def __init__(self, folders: dict[str, Path]) -> None:
-        self.slots = {id: Slot(id, folder) for id, folder in folders.items()}
-        self.default = next(iter(self.slots))
+    def __init__(self, sources: Sources, device: str = "cpu") -> None:
+        self.sources, self.device = sources, device
+        self.versions: dict[str, list[Slot]] = {}
+        for id, folders in sources.read().items():
+            self.versions[id] = [Slot(id, folder, device) for folder in folders]
 
-    def slot(self, id: str | None) -> Slot:
-        """Return the slot of a model; None means the default."""
-        slot = self.slots.get(self.default if id is None else id)
-        if slot is None:
-            raise Problem(404, f"unknown model {id!r}{did_you_mean(str(id), self.slots)}")
-        return slot
+    @property
+    def default(self) -> str:
+        """The model that answers requests which name none."""
+        return next(iter(self.versions))
+
+    @property
+    def slots(self) -> list[Slot]:
+        """All slots."""
+        return [slot for slots in self.versions.values() for slot in slots]
+
+    def slot(self, id: str | None, version: str | None = None) -> Slot:
+        """Return the slot of a model and a version; None means the default."""
+        slots = self.versions.get(self.default if id is None else id)
+        if slots is None:
+            raise Problem(404, f"unknown model {id!r}{did_you_mean(str(id), self.versions)}")
+        if version is None:
+            return slots[0]
+        for slot in slots:
+            if slot.current.version == version:
+                return slot
+        loaded = ", ".join(slot.current.version for slot in slots)
+        raise Problem(404, f"version {quoted(version)} of the model is not loaded; loaded are {loaded}")

@@ -49,9 +49,11 @@ Document = Annotated[str | dict[str, str], BeforeValidator(_text_or_fields)]
 Documents = Annotated[  # report only the first wrong item
     list[Document], FailFast(), AfterValidator(_alike), WithJsonSchema({"anyOf": _KINDS})
 ]
+LabelName = Annotated[str, Field(pattern=r"\S")]  # not blank
 Asked = TypeVar("Asked", bound="_Asked")
 Paths = Annotated[list[list[str]], Field(description="Paths from the top of the hierarchy; none without one.")]
 ModelId = Annotated[str, Field(max_length=200, description="Id of a model, see /models; default: the first.")]
+Version = Annotated[str, Field(max_length=64, description="Version of the model, if several are loaded; see /models.")]
 
 
 def _whole(value: object) -> object:
@@ -63,6 +65,7 @@ class _Asked(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
 
     model: ModelId | None = None
+    version: Version | None = None
 
 
 class TagRequest(_Asked):
@@ -80,7 +83,7 @@ class TagRequest(_Asked):
     ] = None
     threshold: Annotated[float | None, Field(ge=0, le=1, description="Minimum score of a tag.")] = None
     extra: Annotated[
-        dict[str, str] | None,
+        dict[LabelName, str] | None,
         Field(max_length=EXTRA, description="Additional labels for this request only: name to text."),
     ] = None
 
