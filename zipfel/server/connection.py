@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from zipfel.server.answers import Problem, error_response
+from zipfel.server.door import is_reset
 from zipfel.server.settings import ServeSettings
 
 CONNECTIONS = 1000  # at a time in all; above it, those without a request are closed, the longest-waiting first
@@ -109,10 +110,13 @@ class Crowd:
         """Return the bytes that wait to be sent."""
         return sum(connection.transport.get_write_buffer_size() for connection in connections)
 
-    def drop_stalled(self, now: float, patience: float = STALLED) -> None:
-        """Close connections whose clients do not read."""
+    def drop_gone(self, now: float, patience: float | None = None) -> None:
+        """Close connections whose clients are gone, or do not read.  patience: seconds to read; None is STALLED."""
         for connection in list(self.open):
-            connection.drop_if_stalled(now, patience)
+            if connection.is_half_closed and is_reset(connection.transport.get_extra_info("socket")):
+                connection.transport.abort()
+            else:
+                connection.drop_if_stalled(now, STALLED if patience is None else patience)
 
 
 def _too_many() -> Problem:
@@ -127,6 +131,7 @@ class Connection(HttpToolsProtocol):
         self.crowd, self.address = crowd, UNIX
         self.awaits_head, self.head = True, 0  # bytes of the current request's headers
         self.head_timer: asyncio.TimerHandle | None = None
+        self.is_half_closed = False
         self.unsent, self.sent_at, self.send_until = 0, 0.0, 0.0  # bytes; when some were sent last; when all must be
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -147,12 +152,12 @@ class Connection(HttpToolsProtocol):
         """Keep a connection whose client has sent all that it wanted to send, until it has its response.
 
         Such a client looks like one that is gone, until something is sent to it: one that is gone then resets the
-        connection, which cancels the request. Every HTTP/1.1 client skips the interim response that tells them apart.
+        connection, which `Crowd.drop_gone` sees. Every HTTP/1.1 client skips the interim response that tells them apart.
         """
         cycle = self.cycle
         if cycle is None or cycle.response_complete or cycle.more_body or self.scheme == "https":
             return False
-        cycle.keep_alive = False
+        cycle.keep_alive, self.is_half_closed = False, True
         if cycle.scope["http_version"] == "1.1" and not cycle.response_started:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return True

@@ -18,6 +18,7 @@ from zipfel.server.settings import ServeSettings
 _ATTACH_FILTER = 26  # Linux' SO_ATTACH_FILTER, which Python lacks
 _DROP_ALL = struct.pack("HBBI", 6, 0, 0, 0)  # a filter of one instruction: drop every packet
 _PENDING = 24  # offset in Linux' TCP_INFO of the number of connections waiting to be accepted
+_CLOSED = 7  # Linux' TCP_CLOSE, the first byte of TCP_INFO
 PATIENCE = 5.0  # seconds to wait until pending connections are accepted
 UNIX_PATIENCE = 0.1  # the same for a Unix socket, whose pending connections cannot be counted
 
@@ -93,6 +94,14 @@ def pending_connections(sock: socket.socket) -> int:
     except (OSError, AttributeError):
         return 0
     return int(struct.unpack_from("I", info, _PENDING)[0])
+
+
+def is_reset(sock: socket.socket) -> bool:
+    """Whether the client has reset a connection; False if the system does not report it."""
+    try:
+        return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSED)
+    except (OSError, AttributeError):
+        return False
 
 
 def wait_until_accepted(sock: socket.socket) -> None:

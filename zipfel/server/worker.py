@@ -125,9 +125,9 @@ class Server(uvicorn.Server):
         return Connection(self.config, self.server_state, self.crowd)
 
     async def on_tick(self, counter: int) -> bool:
-        """Close stalled connections every second; stop at the end of the drain time."""
+        """Close dead connections every second; stop at the end of the drain time."""
         if counter % 10 == 0:
-            self.crowd.drop_stalled(self.loop.time())
+            self.crowd.drop_gone(self.loop.time())
             self.gate.measures.process(log.lost())
         return await super().on_tick(counter) or self.loop.time() >= self.stop_at
 
@@ -135,7 +135,7 @@ class Server(uvicorn.Server):
         """Stop listening, respond to all requests on open connections, then close the connections."""
         log.line("stopping")
         self.service.ready, self.gate.draining = False, True
-        dropping = self.loop.create_task(self._drop_stalled())
+        dropping = self.loop.create_task(self._drop_gone())
         await self._accept_pending(sockets or [])
         for server in self.servers:
             server.close()
@@ -149,10 +149,10 @@ class Server(uvicorn.Server):
         await self.service.stop()
         log.line("stopped")
 
-    async def _drop_stalled(self) -> None:
-        """Close stalled connections sooner than before: a client that does not read must not delay the end."""
+    async def _drop_gone(self) -> None:
+        """Close dead connections sooner than before: a client that does not read must not delay the end."""
         while True:
-            self.crowd.drop_stalled(self.loop.time(), LAST_READ)
+            self.crowd.drop_gone(self.loop.time(), LAST_READ)
             await asyncio.sleep(0.1)
 
     async def _accept_pending(self, sockets: list[socket.socket]) -> None:
