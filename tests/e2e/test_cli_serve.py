@@ -42,12 +42,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Server:
     """A running server and its log."""
 
-    def __init__(self, log: Path, *words: object, **environment: str) -> None:
+    def __init__(self, log: Path, *words: object, started: bool = True, **environment: str) -> None:
         self.log = log
         command = [sys.executable, "-m", "zipfel", "serve", *map(str, words), "--port", "0"]
         with log.open("wb") as out:
             self.process = subprocess.Popen(command, stderr=out, env={**os.environ, **environment})
-        self.port = self.event("serving")["port"]
+        if started:
+            self.event("serving")
+
+    @property
+    def port(self) -> int:
+        return int(self.event("serving")["port"])
 
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.endswith("}")]
@@ -191,6 +196,43 @@ def test_no_request_is_lost_when_models_are_swapped_and_when_the_server_stops(st
     assert {status for status, _ in load.answers} == {200}
     logged = [event for event in server.events() if event["event"] == "request"]
     assert len(logged) == len(load.answers) + 1
+
+
+def keeps_hangups(pid: int) -> bool:
+    """Whether SIGHUP no longer ends a process: it waits or is handled."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigBlk", "SigCgt"))]
+    return any(mask >> (signal.SIGHUP - 1) & 1 for mask in masks)
+
+
+def test_early_signals_are_kept_and_sigterm_drains(start, models, tmp_path):
+    link = tmp_path / "current"
+    link.symlink_to(models / "first")
+    server = Server(tmp_path / "log", f"m={link}", "--workers", 2, "--drain", 1.5, started=False)
+    try:
+        end = time.monotonic() + WAIT
+        while not keeps_hangups(server.process.pid):  # Python itself is starting
+            time.sleep(0.001)
+        while '"serving"' not in server.log.read_text() and time.monotonic() < end:
+            server.process.send_signal(signal.SIGHUP)
+            time.sleep(0.1)
+        (tmp_path / "newer").symlink_to(models / "second")
+        (tmp_path / "newer").rename(link)
+        server.process.send_signal(signal.SIGHUP)  # one worker is ready, the other one is not
+        server.event("serving", 2)
+        second = json.loads((models / "second" / "model.json").read_text())["sha256"][:12]
+        end = time.monotonic() + WAIT
+        while {server.tag("paper")[1]["model"]["version"] for _ in range(8)} != {second}:
+            assert time.monotonic() < end
+        assert "worker ended" not in server.log.read_text()
+        server.process.terminate()
+        server.event("draining", 2)
+        assert {server.ask("GET", "/ready")[0] for _ in range(4)} == {503}
+        assert {server.tag("paper")[0] for _ in range(4)} == {200}
+        assert server.process.wait(WAIT) == 0
+    finally:
+        server.process.kill()
+        server.process.wait(WAIT)
 
 
 def mapped(pid: int, name: str) -> dict[str, int]:

@@ -49,6 +49,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "decaf"
     )
     tiny("glas", seed=1).save(folder / "newer")
+    tiny("decaf").add_labels({"two\nlines": "wifi and paper"}).save(folder / "lines")
     tiny("glas", parents={"printer": ["hardware", "paper"], "slow / late": ["network"]}).save(folder / "tree")
     return folder
 

@@ -156,7 +156,9 @@ def test_what_waits_to_be_sent_is_bounded(listening, monkeypatch):
     socks = [small_buffers(server) for _ in range(5)]
     for sock in socks:
         sock.sendall(post({"texts": []}))
-    wait_until(lambda: 'route="/tag",status="503"} 4' in server.service.metrics())  # half of the room is for one address
+    wait_until(
+        lambda: 'route="/tag",status="503"} 4' in server.service.metrics()
+    )  # half of the room is for one address
     assert server.crowd.unsent(server.crowd.open) <= 12 << 20
     assert split(server.ask(HEALTH))[0] == 200
     refused = [split(sock.recv(4096)) for sock in socks[1:]]
@@ -215,3 +217,13 @@ def test_a_unix_socket_is_served_and_removed(listening, tmp_path):
     stale.bind(str(path))
     stale.close()
     assert split(listening(unix_socket=path).ask(HEALTH))[0] == 200
+
+
+def test_one_process_keeps_answering_while_it_drains(listening):
+    server = listening(drain=0.5)
+    server.server._on_terminate(15, None)
+    assert split(server.ask(HEALTH.replace(b"/health", b"/ready")))[0] == 503
+    status, headers, _ = split(server.ask(post({"texts": ["paper"]}, connection="keep-alive")))
+    assert (status, headers["connection"]) == (200, "close")
+    server.thread.join(60)
+    assert not server.thread.is_alive()

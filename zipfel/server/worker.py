@@ -181,7 +181,6 @@ def work(
     sources: Sources, settings: ServeSettings, sock: socket.socket, shared: Any = None, number: int = 0
 ) -> int:  # fmt: skip
     """Serve models on a socket until a signal stops it; return the exit code."""
-    log.start()
     sys.setswitchinterval(SWITCH)
     torch.set_num_threads(1)  # batches are small: two threads would wait for each other longer than they compute
     _allow_many_files()
@@ -192,6 +191,7 @@ def work(
     gate = Gate(built(service), measures, settings, Tokens.of(settings.token_file))
     logging.getLogger("uvicorn").handlers = [log.JsonLines(logging.WARNING)]
     server = Server(_config(gate, settings), service, gate, Crowd(settings, gate.refused))
+    log.start()
     server.run([sock])
     log.flush()
     return INTERRUPTED if server.interrupted else 0
