@@ -120,9 +120,9 @@ class Listening:
         wait_until(lambda: self.server.started)
 
     def _run(self) -> None:
-        with bound(self.settings) as self.sock:
-            with asyncio.Runner(loop_factory=self.server.config.get_loop_factory()) as runner:
-                runner.run(self.server._serve([self.sock]))
+        loop = self.server.config.get_loop_factory()
+        with bound(self.settings) as sock, asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(self.server._serve([sock]))
 
     def connect(self) -> socket.socket:
         """Return a new connection."""

@@ -21,8 +21,7 @@ TLS = Path(__file__).parent / "tls"
 def allowed(header: str, **settings: object) -> bool:
     try:
         Hosts.of(ServeSettings(**settings)).check(header.encode())
-    except Problem as problem:
-        assert problem.status == 421
+    except Problem:
         return False
     return True
 

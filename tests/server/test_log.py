@@ -23,7 +23,7 @@ def writer(monkeypatch):
     monkeypatch.setattr(log, "STDERR", into)
     monkeypatch.setattr(log, "_writer", None)
     log.start()
-    yield out, log._writer
+    yield out
     os.set_blocking(out, False)
     while log._writer.lines.qsize():  # let the thread come to its end of work
         try:
@@ -36,7 +36,7 @@ def writer(monkeypatch):
 
 
 def test_a_stalled_pipe_blocks_nobody_and_lost_lines_are_counted(serving, writer, monkeypatch):
-    out, thread = writer
+    out = writer
     monkeypatch.setattr(log, "WAITING", 100)
     client = serving("glas")
     start = time.monotonic()
@@ -75,12 +75,12 @@ def test_a_full_disk_loses_lines_but_no_swap(serving, models, monkeypatch, write
     assert log.lost() == 2
     log.line("again")
     log.flush(10)
-    lines = [json.loads(line) for line in os.read(writer[0], 65536).splitlines()]
+    lines = [json.loads(line) for line in os.read(writer, 65536).splitlines()]
     assert [line["event"] for line in lines] == ["log lines lost", "again"]
 
 
 def test_a_line_that_was_cut_off_does_not_spoil_the_next(monkeypatch, writer):
-    out, thread = writer
+    out = writer
     write, calls = os.write, []
 
     def partly(fd, content):

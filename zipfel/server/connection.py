@@ -152,7 +152,7 @@ class Connection(HttpToolsProtocol):
         """Keep a connection whose client has sent all that it wanted to send, until it has its response.
 
         Such a client looks like one that is gone, until something is sent to it: one that is gone then resets the
-        connection, which `Crowd.drop_gone` sees. Every HTTP/1.1 client skips the interim response that tells them apart.
+        connection, which `Crowd.drop_gone` sees. HTTP/1.1 clients skip the interim response that tells them apart.
         """
         cycle = self.cycle
         if cycle is None or cycle.response_complete or cycle.more_body or self.scheme == "https":
