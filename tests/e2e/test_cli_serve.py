@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,12 @@ class Server:
         if started:
             self.event("serving")
 
-    @property
+    @cached_property
     def port(self) -> int:
         return int(self.event("serving")["port"])
 
     def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines() if line.endswith("}")]
+        return [json.loads(line) for line in self.log.read_text().split("\n") if line.endswith("}")]
 
     def event(self, name: str, count: int = 1) -> dict[str, Any]:
         """Wait until an event has been logged `count` times, and return the last."""

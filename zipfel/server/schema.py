@@ -49,7 +49,12 @@ Document = Annotated[str | dict[str, str], BeforeValidator(_text_or_fields)]
 Documents = Annotated[  # report only the first wrong item
     list[Document], FailFast(), AfterValidator(_alike), WithJsonSchema({"anyOf": _KINDS})
 ]
-LabelName = Annotated[str, Field(pattern=r"\S")]  # not blank
+_TEXTS_BY_NAME = {  # no name may be blank
+    "type": "object",
+    "propertyNames": {"pattern": r"\S"},
+    "additionalProperties": {"type": "string"},
+    "maxProperties": EXTRA,
+}
 Asked = TypeVar("Asked", bound="_Asked")
 Paths = Annotated[list[list[str]], Field(description="Paths from the top of the hierarchy; none without one.")]
 ModelId = Annotated[str, Field(max_length=200, description="Id of a model, see /models; default: the first.")]
@@ -83,7 +88,8 @@ class TagRequest(_Asked):
     ] = None
     threshold: Annotated[float | None, Field(ge=0, le=1, description="Minimum score of a tag.")] = None
     extra: Annotated[
-        dict[LabelName, str] | None,
+        dict[str, str] | None,
+        WithJsonSchema({"anyOf": [_TEXTS_BY_NAME, {"type": "null"}]}),
         Field(max_length=EXTRA, description="Additional labels for this request only: name to text."),
     ] = None
 
