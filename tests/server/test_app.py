@@ -107,6 +107,10 @@ def test_a_label_is_described_with_its_nearest_labels(client, models):
     assert (answer["name"], answer["text"], answer["count"]) == ("slow / late", "takes long", 5)
     assert [near["label"] for near in answer["near"]] == sorted(cosines, key=lambda name: -cosines[name])
     assert {near["label"]: near["score"] for near in answer["near"]} == pytest.approx(cosines, abs=1e-6)
+    assert {near["label"]: near["text"] for near in answer["near"]} == {
+        "network": "Wifi, cables",
+        "printer": "Printers and PAPER",
+    }
     assert answer["why"] is None
     votes = client.ask("GET", "/labels/printer", params={"model": "mnn"}).json()
     assert (votes["near"], votes["why"]) == ([], "mnn has vectors of points, not of labels")

@@ -92,3 +92,27 @@ def test_the_lock_file_has_the_versions_of_the_constraints_and_a_hash_of_each():
             is_cuda = needed.name.startswith(("nvidia-", "cuda-", "triton"))
             if not is_cuda and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
                 assert canonicalize_name(needed.name) in {*locked, "setuptools"}, name
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #rrggbb, as WCAG defines it."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    darker, lighter = sorted(map(luminance, (one, other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+def test_colours_of_the_page_can_be_told_apart(mode):
+    css = (ROOT / "zipfel/server/page/page.css").read_text()
+    colours = {name: pair[mode] for name, *pair in re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\)", css)}
+    assert len(colours) == 10
+    for ground in ("paper", "sheet", "track"):
+        for text in ("ink", "soft", "accent", "against", "fresh"):
+            assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+        assert contrast(colours["line"], colours[ground]) >= 3, ground
+    assert contrast(colours["ink"], colours["mark"]) >= 4.5

@@ -161,11 +161,17 @@ class LabelsAnswer(BaseModel):
     model: ModelVersion
 
 
+class NearLabel(ScoredLabel):
+    """A label near another one, and its text (null if no label has one)."""
+
+    text: str | None
+
+
 class LabelAnswer(Label):
     """A label and its nearest labels by cosine; `why` is the reason if there are none."""
 
     paths: Paths
-    near: list[ScoredLabel]
+    near: list[NearLabel]
     why: str | None
     model: ModelVersion
 

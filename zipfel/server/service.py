@@ -233,4 +233,6 @@ def label_details(loaded: Loaded, name: str, id: int) -> dict[str, Any]:
     except ConfigError as problem:
         near, why = [], str(problem)
     paths = loaded.tagger.labels_.paths(name)
-    return {**loaded.about(id), "paths": paths, "near": list(map(scored, near)), "why": why, "model": named(loaded)}
+    texts = [loaded.about(loaded.label_ids[label])["text"] for label, _ in near]
+    near_json = [{**scored(tag), "text": text} for tag, text in zip(near, texts, strict=True)]
+    return {**loaded.about(id), "paths": paths, "near": near_json, "why": why, "model": named(loaded)}
