@@ -5,11 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import threading
+import tracemalloc
 from typing import NamedTuple
 from urllib.parse import quote
 
 import pytest
 
+from zipfel.server.answers import Problem
+from zipfel.server.body import Bodies
 from zipfel.tagger import Tagger
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -261,6 +264,16 @@ def test_bodies_and_answers_may_be_compressed_within_bounds(serving):
     assert status(body, "br") == (415, "unknown Content-Encoding 'br'; known are gzip and identity")
     assert status(body, "identity") == (200, "")
     assert client.service.bodies.held == 0
+
+
+def test_a_bomb_is_not_unpacked_beyond_the_limit():
+    packed = gzip.compress(b" " * 20_000_000)
+    tracemalloc.start()
+    with pytest.raises(Problem):
+        Bodies(50_000)._unpacked([packed])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_000_000
 
 
 def test_a_request_that_takes_too_long_is_given_up(serving, monkeypatch):

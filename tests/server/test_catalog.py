@@ -131,6 +131,9 @@ def test_models_are_added_and_removed_by_a_file(from_file, capfd):
     assert client.tag(["paper"], model="glas").status_code == 200
     assert reload('[models]\nmnn = "MODELS/mnn"') == [("mnn", True)]
     assert client.tag(["paper"], model="glas").status_code == 404
+    for _ in range(500):  # the removed model's queue ends in a moment
+        if len(client.service.tasks) > 1:
+            client.runner.run(asyncio.sleep(0.01))
     assert len(client.service.tasks) == len(client.service.batchers) == 1
     capfd.readouterr()
     assert reload('[models]\nmnn = "MODELS/none"\nglas = "MODELS/glas"') == [("mnn", True), ("glas", False)]

@@ -68,7 +68,10 @@ def test_models_are_counted_apart_and_by_name_whatever_their_order_in_a_process(
         measures.model(id).request(503, 2.0)
         measures.model(id).queued(0.2)
         measures.model(id).batch(7)
-    again = Measures(shared, 2, 0)  # a process that replaces the first
+    for _ in range(MODELS):
+        again = Measures(shared, 2, 0)  # a process that replaces the first uses its places
+        again.model('b"')
+    assert [bytes(name).rstrip(b"\0") for name in again.names[0, :3]] == [b"a", b'b"', b""]
     again.model('b"').request(200, 0.001)
     lines = again.text([], 0).splitlines()
     expected = [

@@ -92,6 +92,7 @@ class Batcher:
                 continue
             for job, answer in zip(batch, tags, strict=True):
                 _deliver(job, answer, loaded)
+        self.thread.shutdown(wait=False)
 
     def _taken(self) -> list[Job]:
         """Remove a batch from the queue and return it, without requests whose client is gone or that took too long."""
