@@ -204,13 +204,14 @@ class TestDetail:
         assert said["count"] == 15
         near = [other["label"] for other in said["near"]]
         assert near
-        expect(detail.locator(".follow")).to_have_text(near)
+        expect(detail.locator(".follow .code")).to_have_text(near)
+        expect(detail.locator(".follow .meaning").first).to_have_text(LABEL_TEXTS[near[0]])
         expect(detail.locator(".words li").filter(has_text="paper")).to_have_count(1)
 
     def test_neighbours_can_be_followed_and_accepted(self, page):
         write(page, JAM)
         row(page, "printer").locator(".main").click()
-        page.locator(".follow", has_text="mail").click()
+        page.locator(".follow", has=page.locator(".code", has_text="mail")).click()
         detail = page.get_by_role("region", name="About mail")
         expect(detail.locator(".path")).to_be_hidden()
         expect(detail.locator(".about")).to_have_text(LABEL_TEXTS["mail"])
@@ -288,9 +289,9 @@ class TestCorrections:
         file = self.downloaded(page, tmp_path)
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         assert rows == [
-            {"text": odd, "labels": ["printer"], "rejected": ["mail"]},
-            {"text": "spam again", "labels": ["mail"], "rejected": []},
-            {"text": "no wifi", "labels": ["network"], "rejected": []},
+            {"text": odd, "labels": ["printer"], "rejected": ["mail"], "model": "tickets"},
+            {"text": "spam again", "labels": ["mail"], "rejected": [], "model": "tickets"},
+            {"text": "no wifi", "labels": ["network"], "rejected": [], "model": "tickets"},
         ]
         dataset = zipfel.read(file)
         assert dataset.train.texts == {"text": [row["text"] for row in rows]}
@@ -510,6 +511,82 @@ def test_one_of_several_models_can_be_chosen(tab, locked):
     expect(page.get_by_role("option").locator(".name")).to_have_text(["vehicle"])
 
 
+def test_several_models_fit_on_a_narrow_screen(tab, fielded):
+    page = tab(server=fielded, viewport={"width": 320, "height": 640})
+    page.get_by_role("combobox", name="Model").select_option("tickets")
+    write(page, JAM)
+    row(page, "printer").locator(".main").click()
+    expect(page.locator(".follow").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") == 320
+    expect(page.get_by_role("link", name="The API")).to_be_visible()
+
+
+def test_a_reload_keeps_the_model_and_each_model_has_its_own_choices(tab, locked, tmp_path):
+    page = tab(server=locked)
+    give_token(page, TOKEN)
+    write(page, "a red apple")
+    set_threshold(page, 0)
+    row(page, "printer").locator(".accept").click()
+    page.get_by_role("combobox", name="Model").select_option("things")
+    expect(page.locator("li.tag .line .name")).to_have_text(["fruit", "vehicle"])  # no row of the accepted printer
+    row(page, "fruit").locator(".accept").click()
+    page.reload()
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("things")
+    expect(row(page, "fruit").locator(".accept")).to_have_attribute("aria-pressed", "true")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download JSONL").click()
+    download.value.save_as(tmp_path / "corrections.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "corrections.jsonl").read_text().splitlines()]
+    assert [(row["model"], row["labels"]) for row in rows] == [("tickets", ["printer"]), ("things", ["fruit"])]
+    page.locator("#corrected .excerpt").first.click()  # it opens with its model
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("tickets")
+    expect(row(page, "printer").locator(".accept")).to_have_attribute("aria-pressed", "true")
+
+
+def test_after_an_error_no_choice_can_be_booked_on_the_previous_text(page):
+    write(page, JAM)
+    page.route("**/tag", lambda route: route.fulfill(status=503, json={"error": "too many connections"}))
+    page.fill("#text", "spam again")
+    expect(page.locator("#problem")).to_contain_text("too many connections")
+    expect(page.locator("#answer")).to_be_hidden()
+    page.unroute("**/tag")
+    write(page, "spam again")
+    expect(page.locator("#problem")).to_be_hidden()
+    expect(row(page, "mail")).to_be_visible()
+
+
+def test_a_choice_before_the_tags_of_a_new_text_arrive_is_not_booked(page):
+    write(page, JAM)
+    page.route("**/tag", lambda route: None)  # never answered
+    page.fill("#text", "spam again")
+    row(page, "printer").locator(".accept").click()
+    page.get_by_role("button", name="Accept the rest").click()
+    expect(page.locator("#corrections")).to_be_hidden()
+
+
+def test_an_error_of_the_search_goes_when_the_search_works_again(page):
+    write(page, JAM)
+    page.route("**/labels?*", lambda route: route.fulfill(status=429, json={"error": "the queue has no room"}))
+    page.fill("#search", "mail")
+    expect(page.locator("#problem")).to_contain_text("the queue has no room")
+    expect(page.locator("#answer")).to_be_visible()
+    page.unroute("**/labels?*")
+    page.fill("#search", "mai")
+    expect(page.locator("#problem")).to_be_hidden()
+
+
+def test_it_says_how_many_tags_are_below_the_threshold_and_links_to_the_api(page, server):
+    write(page, JAM)
+    scores = list(server.tags(JAM).values())
+    set_threshold(page, 0.2)
+    below = sum(score < 0.2 for score in scores)
+    expect(page.locator("#more")).to_have_text(f"{below} more below the threshold" if below else "")
+    set_threshold(page, 0)
+    assert below > 0
+    page.get_by_role("link", name="The API").click()
+    expect(page.get_by_role("heading", name="zipfel: API")).to_be_visible()
+
+
 DOCUMENT = {"title": "paper", "body": "jam in the 👍 printer"}
 
 
@@ -560,7 +637,7 @@ class TestFields:
             page.get_by_role("button", name="Download JSONL").click()
         download.value.save_as(tmp_path / "corrections.jsonl")
         assert json.loads((tmp_path / "corrections.jsonl").read_text()) == {
-            **DOCUMENT, "labels": ["printer"], "rejected": []
+            **DOCUMENT, "labels": ["printer"], "rejected": [], "model": "memos"
         }  # fmt: skip
         page.get_by_label("body", exact=True).fill("other words")
         page.locator("#corrected .excerpt").click()

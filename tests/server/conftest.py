@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,13 +12,20 @@ from typing import Any
 import httpx
 import pytest
 
+from zipfel.server import worker
+from zipfel.server.access import Tokens
 from zipfel.server.app import built
 from zipfel.server.catalog import Catalog
+from zipfel.server.connection import Crowd
+from zipfel.server.door import bound
 from zipfel.server.gate import Gate
 from zipfel.server.measures import Measures
 from zipfel.server.service import Service
-from zipfel.server.settings import ServeSettings
+from zipfel.server.settings import ServeSettings, Sources
+from zipfel.server.worker import Server, _config
 from zipfel.tagger import Tagger
+
+WAIT = 60.0  # seconds: a busy machine is no reason to fail
 
 TEXTS = ["the printer is out of paper", "paper jam in the printer", "no wifi here", "the wifi is slow today"] * 5
 TAGS = [["printer"], ["printer"], ["network"], ["network", "slow / late"]] * 5
@@ -38,6 +49,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "decaf"
     )
     tiny("glas", seed=1).save(folder / "newer")
+    tiny("decaf").add_labels({"two\nlines": "wifi and paper"}).save(folder / "lines")
     tiny("glas", parents={"printer": ["hardware", "paper"], "slow / late": ["network"]}).save(folder / "tree")
     return folder
 
@@ -70,7 +82,8 @@ def serving(models: Path) -> Iterator[Callable[..., Client]]:
         services: list[Service] = []
 
         def serve(*names: str, token: str | None = None, **settings: Any) -> Client:
-            catalog, chosen, measures = Catalog({n: models / n for n in names}), ServeSettings(**settings), Measures()
+            catalog, measures = Catalog(Sources({name: [models / name] for name in names})), Measures()
+            chosen = ServeSettings(**{"allowed_hosts": ("test",), **settings})
             service = Service(catalog, chosen, measures)
             services.append(service)
 
@@ -78,7 +91,8 @@ def serving(models: Path) -> Iterator[Callable[..., Client]]:
                 service.start()
 
             runner.run(start())
-            return Client(runner, service, Gate(built(service), measures, token))
+            tokens = Tokens({} if token is None else {"ours": token})
+            return Client(runner, service, Gate(built(service), measures, chosen, tokens))
 
         yield serve
         for service in services:
@@ -88,3 +102,85 @@ def serving(models: Path) -> Iterator[Callable[..., Client]]:
 @pytest.fixture
 def client(serving: Callable[..., Client]) -> Client:
     return serving("glas", "lightdxml", "mnn", "decaf")
+
+
+class Listening:
+    """A server on a free port, in a thread of this process: quicker to start than a process of its own."""
+
+    def __init__(self, models: Path, *names: str, **settings: Any) -> None:
+        self.settings, self.measures = ServeSettings(**{"port": 0, **settings}), Measures()
+        self.service = Service(
+            Catalog(Sources({name: [models / name] for name in names})), self.settings, self.measures
+        )
+        self.gate = Gate(built(self.service), self.measures, self.settings, Tokens.of(self.settings.token_file))
+        self.crowd = Crowd(self.settings, self.gate.refused)
+        self.server = Server(_config(self.gate, self.settings), self.service, self.gate, self.crowd)
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+        wait_until(lambda: self.server.started)
+
+    def _run(self) -> None:
+        loop = self.server.config.get_loop_factory()
+        with bound(self.settings) as sock, asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(self.server._serve([sock]))
+
+    def connect(self) -> socket.socket:
+        """Return a new connection."""
+        if self.settings.unix_socket is not None:
+            sock = socket.socket(socket.AF_UNIX)
+            sock.connect(str(self.settings.unix_socket))
+        else:
+            sock = socket.create_connection(("127.0.0.1", self.port))
+        sock.settimeout(WAIT)
+        return sock
+
+    @property
+    def port(self) -> int:
+        return int(self.server.servers[0].sockets[0].getsockname()[1])
+
+    def ask(self, request: bytes, half_close: bool = False) -> bytes:
+        """Send a request and return all that the server sends until it closes the connection."""
+        with self.connect() as sock:
+            sock.sendall(request)
+            if half_close:
+                sock.shutdown(socket.SHUT_WR)
+            return received(sock)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(WAIT)
+        assert not self.thread.is_alive()
+
+
+def received(sock: socket.socket) -> bytes:
+    """Return all that comes until the connection is closed."""
+    content = b""
+    with contextlib.suppress(ConnectionError):
+        while data := sock.recv(65536):
+            content += data
+    return content
+
+
+def wait_until(condition: Callable[[], Any]) -> Any:
+    """Wait until a condition holds, and return its value."""
+    end = time.monotonic() + WAIT
+    while not (value := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return value
+
+
+@pytest.fixture
+def listening(models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Listening]]:
+    """Return a function that serves models of the folder on a port, until the test ends."""
+    monkeypatch.setattr(worker, "LINGER", 0.05)
+    servers: list[Listening] = []
+
+    def listen(*names: str, **settings: Any) -> Listening:
+        servers.append(Listening(models, *(names or ("glas",)), **settings))
+        return servers[-1]
+
+    yield listen
+    for server in servers:
+        if server.thread.is_alive():
+            server.stop()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import threading
+import tracemalloc
 from typing import NamedTuple
 from urllib.parse import quote
 
 import pytest
 
+from zipfel.server.answers import Problem
+from zipfel.server.body import Bodies
 from zipfel.tagger import Tagger
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -105,6 +110,10 @@ def test_a_label_is_described_with_its_nearest_labels(client, models):
     assert (answer["name"], answer["text"], answer["count"]) == ("slow / late", "takes long", 5)
     assert [near["label"] for near in answer["near"]] == sorted(cosines, key=lambda name: -cosines[name])
     assert {near["label"]: near["score"] for near in answer["near"]} == pytest.approx(cosines, abs=1e-6)
+    assert {near["label"]: near["text"] for near in answer["near"]} == {
+        "network": "Wifi, cables",
+        "printer": "Printers and PAPER",
+    }
     assert answer["why"] is None
     votes = client.ask("GET", "/labels/printer", params={"model": "mnn"}).json()
     assert (votes["near"], votes["why"]) == ([], "mnn has vectors of points, not of labels")
@@ -135,7 +144,7 @@ def test_reasons_name_words_of_the_text(client, model):
 
 
 def test_reasons_are_those_of_the_model(client, monkeypatch):
-    tagger = client.service.catalog.slots["glas"].current.tagger
+    tagger = client.service.catalog.slot("glas").current.tagger
     reasons = [Reason("paper", 0.5, [(3, 8)]), Reason("no", -0.25, [(0, 2)])]
     monkeypatch.setattr(tagger, "explain", lambda text, label: reasons, raising=False)
     answer = client.ask("POST", "/explain", json={"text": "no paper", "label": "printer"})
@@ -216,3 +225,67 @@ def test_an_unknown_path_or_parameter_is_refused(client, method, path, status, m
     answer = client.ask(method, path)
     assert answer.status_code == status
     assert answer.json()["error"].startswith(message)
+
+
+def test_a_label_with_a_newline_can_be_asked_for(serving):
+    client = serving("lines")
+    answer = client.ask("GET", "/labels/" + quote("two\nlines", safe=""))
+    assert (answer.status_code, answer.json()["text"]) == (200, "wifi and paper")
+
+
+def test_head_is_get_without_content(client):
+    for path in ("/health", "/models", "/labels/printer", "/", "/metrics", "/none"):
+        whole, head = client.ask("GET", path), client.ask("HEAD", path)
+        assert (head.status_code, head.content) == (whole.status_code, b"")
+        assert head.headers["content-type"] == whole.headers["content-type"]
+    assert head.headers["content-length"] == whole.headers["content-length"]
+    assert client.ask("HEAD", "/tag").status_code == 405
+
+
+def test_bodies_and_answers_may_be_compressed_within_bounds(serving):
+    client = serving("glas", max_body=50_000)
+    body = json.dumps({"texts": ["paper"] * 100}).encode()
+
+    def status(content: bytes, encoding: str = "gzip") -> tuple[int, str]:
+        answer = client.ask("POST", "/tag", content=content, headers={"Content-Encoding": encoding})
+        return answer.status_code, answer.json().get("error", "")
+
+    packed = gzip.compress(body)
+    plain = client.ask("POST", "/tag", content=body, headers={"Accept-Encoding": "identity"})
+    answer = client.ask("POST", "/tag", content=packed, headers={"Content-Encoding": "gzip"})
+    assert answer.json() == plain.json()
+    assert (answer.headers["content-encoding"], "content-encoding" in plain.headers) == ("gzip", False)
+    assert int(answer.headers["content-length"]) < len(plain.content) / 4
+    assert "content-encoding" not in client.ask("GET", "/health").headers  # too small to gain
+    assert status(gzip.compress(b" " * 10_000_000)) == (413, "a request body may have at most 50000 bytes")  # a bomb
+    assert status(gzip.compress(b"[]" + b" " * 49_998))[0] == 400  # just within the limit
+    for wrong in (b"", body, packed[:-5], packed + b"more", packed + packed):
+        assert status(wrong) == (400, "the request body is not valid gzip")
+    assert status(body, "br") == (415, "unknown Content-Encoding 'br'; known are gzip and identity")
+    assert status(body, "identity") == (200, "")
+    assert client.service.bodies.held == 0
+
+
+def test_a_bomb_is_not_unpacked_beyond_the_limit():
+    packed = gzip.compress(b" " * 20_000_000)
+    tracemalloc.start()
+    with pytest.raises(Problem):
+        Bodies(50_000)._unpacked([packed])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_000_000
+
+
+def test_a_request_that_takes_too_long_is_given_up(serving, monkeypatch):
+    client = serving("glas", timeout=0.1)
+    tagger, go = client.service.catalog.slot("glas").current.tagger, threading.Event()
+    tag = tagger.tag
+    monkeypatch.setattr(tagger, "tag", lambda requests: go.wait(60) and tag(requests))
+    first, second = client.together(*[("POST", "/tag", {"json": {"texts": ["paper"]}})] * 2)
+    for answer in (first, second):
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        assert answer.json()["error"] == "the request took longer than 0.1 s; try again later"
+    go.set()
+    monkeypatch.setattr(tagger, "tag", tag)
+    client.service.settings.__dict__["timeout"] = 60.0
+    assert client.tag(["paper"]).status_code == 200

@@ -16,7 +16,7 @@ def asked(texts: list[str], **more: object) -> tuple[str, str, dict[str, object]
 
 
 def test_requests_that_arrive_together_are_tagged_together_and_answered_apart(client):
-    slot = client.service.catalog.slots["glas"]
+    slot = client.service.catalog.slot("glas")
     alone = [slot.current.tagger.predict([f"paper {n} wifi"], 1 + n % 3)[0] for n in range(20)]
     answers = client.together(*(asked([f"paper {n} wifi"], k=1 + n % 3) for n in range(20)))
     tags = [answer.json()["tags"][0] for answer in answers]
@@ -33,7 +33,7 @@ def test_no_texts_give_no_tags(client):
 
 def test_a_request_is_refused_when_the_queue_is_full(serving, monkeypatch):
     client = serving("glas", max_texts=2, max_queue=4)
-    busy, tagger = threading.Event(), client.service.catalog.slots["glas"].current.tagger
+    busy, tagger = threading.Event(), client.service.catalog.slot("glas").current.tagger
     tag = tagger.tag
 
     def slow(requests):
@@ -51,7 +51,7 @@ def test_a_request_is_refused_when_the_queue_is_full(serving, monkeypatch):
 
 
 def test_a_request_that_fails_does_not_fail_others_of_its_batch(client, monkeypatch):
-    tagger = client.service.catalog.slots["glas"].current.tagger
+    tagger = client.service.catalog.slot("glas").current.tagger
     tag, batches = tagger.tag, []
 
     def picky(requests):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 from pathlib import Path
@@ -13,8 +14,8 @@ from scipy.sparse import csr_array
 from zipfel.errors import ConfigError, DataError
 from zipfel.index import exact
 from zipfel.server import catalog, service
-from zipfel.server.catalog import Slot, load
-from zipfel.server.settings import ServeSettings, named_folders
+from zipfel.server.catalog import Catalog, Slot, load
+from zipfel.server.settings import ServeSettings, Sources, named_folders
 from zipfel.tagger import Tagger
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -104,7 +105,7 @@ def test_models_that_cannot_be_served_are_refused(tmp_path):
 )
 def test_a_swap_to_damaged_weights_is_refused_and_the_old_ones_answer(serving, models, tmp_path, capfd, model, damage):
     client = serving("glas")
-    slot = client.service.catalog.slots["glas"]
+    slot = client.service.catalog.slot("glas")
     before, answer = slot.current, client.tag(["paper"]).json()
     slot.folder = shutil.copytree(models / ("newer" if model == "glas" else model), tmp_path / "damaged")
     weights = slot.folder / "serve" / "weights.safetensors"
@@ -120,7 +121,7 @@ def test_a_swap_to_damaged_weights_is_refused_and_the_old_ones_answer(serving, m
 def test_files_that_are_overwritten_under_the_service_are_logged_once(serving, models, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(service, "WATCH", 0.01)
     client = serving("glas")
-    slot = client.service.catalog.slots["glas"]
+    slot = client.service.catalog.slot("glas")
     slot.folder = shutil.copytree(models / "newer", tmp_path / "newer")
     client.runner.run(client.service.swap())
     client.runner.run(asyncio.sleep(0.1))
@@ -147,7 +148,7 @@ def test_copied_models_do_not_depend_on_their_files(models, tmp_path):
 
 def test_a_failed_swap_keeps_the_current_version(serving, models, tmp_path, capfd):
     client = serving("glas")
-    slot = client.service.catalog.slots["glas"]
+    slot = client.service.catalog.slot("glas")
     before = slot.current
     slot.folder = tmp_path / "missing"
     client.runner.run(client.service.swap())
@@ -156,3 +157,97 @@ def test_a_failed_swap_keeps_the_current_version(serving, models, tmp_path, capf
     slot.folder = models / "newer"
     client.runner.run(client.service.swap())
     assert client.tag(["paper"]).json()["model"]["version"] == slot.current.version != before.version
+
+
+@pytest.fixture
+def from_file(serving, models, tmp_path):
+    """Return a client whose models come from a file, and a function that rewrites the file and reloads."""
+    file = tmp_path / "models.toml"
+    client = serving("glas")
+    client.service.catalog.sources = Sources({}, file)
+
+    def reload(content: str) -> list[tuple[str, bool]]:
+        file.write_text(content.replace("MODELS", str(models)))
+        client.runner.run(client.service.swap())
+        return [(model["id"], model["default"]) for model in client.ask("GET", "/models").json()["models"]]
+
+    return client, reload
+
+
+def test_models_are_added_and_removed_by_a_file(from_file, capfd):
+    client, reload = from_file
+    kept = client.service.catalog.slot("glas").current
+    assert reload('[models]\nmnn = "MODELS/mnn"\nglas = "MODELS/glas"') == [("mnn", True), ("glas", False)]
+    assert client.service.catalog.slot("glas").current is kept  # the same folder: not loaded again
+    assert client.tag(["paper"]).json()["model"]["id"] == "mnn"
+    assert client.tag(["paper"], model="glas").status_code == 200
+    assert reload('[models]\nmnn = "MODELS/mnn"') == [("mnn", True)]
+    assert client.tag(["paper"], model="glas").status_code == 404
+    for _ in range(500):  # the removed model's queue ends in a moment
+        if len(client.service.tasks) > 1:
+            client.runner.run(asyncio.sleep(0.01))
+    assert len(client.service.tasks) == len(client.service.batchers) == 1
+    capfd.readouterr()
+    assert reload('[models]\nmnn = "MODELS/none"\nglas = "MODELS/glas"') == [("mnn", True), ("glas", False)]
+    assert '"event":"swap failed","level":"error","model":"mnn"' in capfd.readouterr().err
+    for wrong in ("[models", "", "[models]", "[models]\nmnn = 1", '[models]\nmnn = "x"\n[more]\na = 1'):
+        assert reload(wrong) == [("mnn", True), ("glas", False)]
+        assert '"event":"reload failed"' in capfd.readouterr().err
+    assert client.tag(["paper"]).status_code == 200
+
+
+def test_a_request_chooses_a_version_where_two_are_loaded(from_file, models):
+    client, reload = from_file
+    old, new = (json.loads((models / name / "model.json").read_text())["sha256"][:12] for name in ("glas", "newer"))
+    assert reload('[models]\nm = ["MODELS/glas", "MODELS/newer"]') == [("m", True), ("m", False)]
+    expected = {version: Tagger.load(models / name).predict(["paper"], k=1)[0][0].score
+                for version, name in ((old, "glas"), (new, "newer"))}  # fmt: skip
+    assert len(set(expected.values())) == 2
+    for version in (old, new):
+        answer = client.tag(["paper"], k=1, version=version).json()
+        assert answer["model"] == {"id": "m", "version": version}
+        assert answer["tags"][0][0]["score"] == expected[version]
+        label = client.ask("GET", f"/labels/printer?version={version}").json()
+        assert label["model"]["version"] == version
+    assert client.tag(["paper"]).json()["model"]["version"] == old
+    missing = client.tag(["paper"], version="abc")
+    assert (missing.status_code, missing.json()["error"]) == (
+        404, f"version 'abc' of the model is not loaded; loaded are {old}, {new}"
+    )  # fmt: skip
+    slots = client.service.catalog.versions["m"]
+    reload('[models]\nm = ["MODELS/newer", "MODELS/glas"]')
+    assert client.service.catalog.versions["m"] == slots[::-1]  # only their order changes
+    assert client.tag(["paper"]).json()["model"]["version"] == new
+
+
+def test_folders_of_a_file_are_relative_to_it_and_one_source_is_needed(tmp_path, zipfel_command):
+    (tmp_path / "models.toml").write_text('[models]\na = "runs/a"\nb = ["x", "/y", "x"]')
+    assert Sources({}, tmp_path / "models.toml").read() == {
+        "a": [tmp_path / "runs/a"],
+        "b": [tmp_path / "x", Path("/y")],
+    }
+    for words in ((), ("a", "--models-file", tmp_path / "models.toml")):
+        outcome = zipfel_command("serve", *words)
+        assert (outcome.code, "expected either folders of models or --models-file" in outcome.err) == (2, True)
+
+
+def test_swaps_that_are_asked_for_together_load_a_model_once(serving, models, monkeypatch, capfd):
+    client = serving("glas")
+    client.service.catalog.slot("glas").folder = models / "newer"
+    reads, real = [], Tagger.load
+    monkeypatch.setattr(catalog.Tagger, "load", lambda path, device: reads.append(path) or real(path, device))
+
+    async def twice() -> None:
+        await asyncio.gather(client.service.swap(), client.service.swap())
+
+    client.runner.run(twice())
+    assert len(reads) == 1
+
+
+def test_models_are_loaded_onto_the_chosen_device(models, monkeypatch):
+    devices, real = [], Tagger.load
+    monkeypatch.setattr(catalog.Tagger, "load", lambda path, device: devices.append(device) or real(path, "cpu"))
+    Catalog(Sources({"m": [models / "glas"]}), "cuda:1")
+    assert devices == ["cuda:1"]
+    with pytest.raises(ConfigError, match="unknown device 'gpu'"):
+        real(models / "glas", "gpu")

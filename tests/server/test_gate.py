@@ -28,7 +28,7 @@ def test_a_token_is_needed_where_one_is_set(serving):
 
 
 def test_an_internal_error_reveals_nothing_and_the_log_says_where(client, monkeypatch, capfd):
-    tagger = client.service.catalog.slots["glas"].current.tagger
+    tagger = client.service.catalog.slot("glas").current.tagger
 
     def fail(requests: object) -> None:
         raise RuntimeError("a secret text in /a/secret/place")

@@ -46,7 +46,7 @@ def with_options(command: Command) -> Command:
 def _option(field: dataclasses.Field[Any], kind: Any, panel: str) -> inspect.Parameter:
     """Return the option for one field; its default None means "not given", so that the class's default applies."""
     default = field.default if field.default is not dataclasses.MISSING else None
-    note = "" if default in (None, (), {}) else f" (default {default})"
+    note = "" if default in (None, (), {}, "") else f" (default {default})"
     name, help = field.name.replace("_", "-"), field.metadata["help"] + note
     name = f"--{name}/--no-{name}" if _plain(kind) is bool else f"--{name}"
     option = typer.Option(name, help=help, show_default=False, rich_help_panel=panel)

@@ -20,6 +20,11 @@ NOT_FOUND = "not found; /docs lists the routes"
 FAILURE = Problem(500, "internal server error; the server's log has the details")
 
 
+def gone() -> Problem:
+    """Return the outcome of a request whose client is gone; nobody gets to see it."""
+    return Problem(499, "the client disconnected")
+
+
 def busy(reason: str) -> Problem:
     """Return the response to a request that comes under overload."""
     return Problem(429, f"{reason}; try again in a moment", {"Retry-After": "1"})

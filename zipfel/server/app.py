@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
 from zipfel import __version__
 from zipfel.server import files, schema
-from zipfel.server.answers import FAILURE, NOT_FOUND, Problem, error_response, json_response
+from zipfel.server.answers import FAILURE, NOT_FOUND, Problem, error_response, gone, json_response
+from zipfel.server.catalog import Slot
 from zipfel.server.docs import html_page, with_bodies
 from zipfel.server.service import Service
 
 Model = Annotated[str | None, Query(max_length=200, description="Id of a model, see /models; default: the first.")]
+Version = Annotated[str | None, Query(max_length=64, description="Version of the model, if several are loaded.")]
 LIMIT = 100  # maximum number of labels that a search returns
+
+
+class AnyName(Convertor[str]):
+    """The rest of a path: any characters, while starlette's `path` ends at a newline."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        """Return the name."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Return the name."""
+        return value
+
+
+register_url_convertor("name", AnyName())
 
 
 def built(service: Service) -> FastAPI:
     """Return the application with all routes and error handlers."""
     app = FastAPI(
         title="zipfel", version=__version__, description="Tags texts with labels.", docs_url=None, redoc_url=None,
-        responses=errors(400, 401, 405, 500), separate_input_output_schemas=False,
+        responses=errors(400, 401, 405, 421, 500, 503), separate_input_output_schemas=False,
         redirect_slashes=False,
     )  # fmt: skip
     add_models(app, service)
@@ -43,24 +65,62 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": schema.Error} for status in statuses}
 
 
+def chosen(
+    request: Request, service: Service, model: str | None, version: str | None, texts: int | None = None
+) -> Slot:
+    """Return the model that a request asks for, and note it for log and metrics."""
+    slot, passage = service.catalog.slot(model, version), request.scope["passage"]
+    passage.model, passage.version, passage.texts = slot.id, slot.current.version, texts
+    return slot
+
+
+async def answered(request: Request, service: Service, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
+    """Return the response to a request; stop the work if it takes too long or if the client is gone."""
+    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(request))
+    try:
+        done, _ = await asyncio.wait(
+            {task, watch}, timeout=service.settings.timeout, return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        watch.cancel()
+        if not task.done():
+            task.cancel()
+    if task not in done:
+        raise gone() if watch in done else too_slow(service.settings.timeout)
+    content = task.result()
+    request.scope["passage"].version = content["model"]["version"]  # a swap may have come in between
+    return json_response(content)
+
+
+def too_slow(seconds: float) -> Problem:
+    """Return the response to a request that took too long."""
+    return Problem(503, f"the request took longer than {seconds:g} s; try again later", {"Retry-After": "5"})
+
+
+async def disconnected(request: Request) -> None:
+    """Wait until the client is gone; the body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 def add_models(app: FastAPI, service: Service) -> None:
     """Add the routes that use a model."""
 
-    @app.post("/tag", responses={200: {"model": schema.TagAnswer}, **errors(404, 408, 413, 429)})
+    @app.post("/tag", responses={200: {"model": schema.TagAnswer}, **errors(404, 408, 413, 415, 429)})
     async def tag(request: Request) -> Response:
         """Tag texts. Requests that arrive together are tagged in one batch."""
         async with service.bodies.of(request) as body:
-            tag_request = schema.parsed(schema.TagRequest, body)
-            request.scope["passage"].texts = len(tag_request.texts)
-            return json_response(await service.tag(tag_request))
+            asked = schema.parsed(schema.TagRequest, body)
+            slot = chosen(request, service, asked.model, asked.version, len(asked.texts))
+            return await answered(request, service, service.tag(slot, asked))
 
-    @app.post("/explain", responses={200: {"model": schema.ExplainAnswer}, **errors(404, 408, 413, 429)})
+    @app.post("/explain", responses={200: {"model": schema.ExplainAnswer}, **errors(404, 408, 413, 415, 429)})
     async def explain(request: Request) -> Response:
         """Explain a label: the terms of the text that support it, and those that count against it."""
         async with service.bodies.of(request) as body:
-            explain_request = schema.parsed(schema.ExplainRequest, body)
-            request.scope["passage"].texts = 1
-            return json_response(await service.explain(explain_request))
+            asked = schema.parsed(schema.ExplainRequest, body)
+            slot = chosen(request, service, asked.model, asked.version, 1)
+            return await answered(request, service, service.explain(slot, asked))
 
     @app.get("/models", responses={200: {"model": schema.Models}})
     async def models() -> Response:
@@ -73,19 +133,23 @@ def add_labels(app: FastAPI, service: Service) -> None:
 
     @app.get("/labels", responses={200: {"model": schema.LabelsAnswer}, **errors(404, 429)})
     async def labels(
+        request: Request,
         q: Annotated[
             str, Query(max_length=1000, description="Substring of a label's name or text; case is ignored.")
         ] = "",
         limit: Annotated[int, Query(ge=1, le=LIMIT, description="Maximum number of labels to return.")] = 20,
         model: Model = None,
+        version: Version = None,
     ) -> Response:
         """Search labels by name or text; labels that begin with the query come first."""
-        return json_response(await service.labels(q, limit, model))
+        slot = chosen(request, service, model, version)
+        return await answered(request, service, service.labels(slot, q, limit))
 
-    @app.get("/labels/{name:path}", responses={200: {"model": schema.LabelAnswer}, **errors(404, 429)})
-    async def label(name: str, model: Model = None) -> Response:
+    @app.get("/labels/{name:name}", responses={200: {"model": schema.LabelAnswer}, **errors(404, 429)})
+    async def label(request: Request, name: str, model: Model = None, version: Version = None) -> Response:
         """Return a label's text, its number of training points, and its nearest labels."""
-        return json_response(await service.label(name, model))
+        slot = chosen(request, service, model, version)
+        return await answered(request, service, service.label(slot, name))
 
 
 def add_state(app: FastAPI, service: Service) -> None:
@@ -96,7 +160,7 @@ def add_state(app: FastAPI, service: Service) -> None:
         """Liveness: the process responds."""
         return json_response({"status": "alive"})
 
-    @app.get("/ready", responses={200: {"model": schema.Status}, **errors(503)})
+    @app.get("/ready", responses={200: {"model": schema.Status}})
     async def ready() -> Response:
         """Readiness: 503 until the models are loaded, and while the service stops."""
         if not service.ready:

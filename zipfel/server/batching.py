@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,6 +35,7 @@ class Job:
 
     request: Request
     answer: asyncio.Future[tuple[Answer, Loaded]]
+    arrived: float = field(default_factory=time.perf_counter)
 
 
 class Batcher:
@@ -44,6 +46,7 @@ class Batcher:
 
     def __init__(self, slot: Slot, queue: int, measures: Measures) -> None:
         self.slot, self.queue, self.measures = slot, queue, measures
+        self.own_measures, self.closed = measures.model(slot.id), False
         self.jobs: deque[Job] = deque()
         self.waiting = 0  # texts
         self.wake = asyncio.Event()
@@ -59,16 +62,29 @@ class Batcher:
         self.jobs.append(job)
         self.waiting += len(request.X)
         self.wake.set()
-        return await job.answer
+        try:
+            return await job.answer
+        except asyncio.CancelledError:  # the client is gone, or it took too long: make room for others
+            if job in self.jobs:
+                self.jobs.remove(job)
+                self.waiting -= len(request.X)
+            raise
+
+    def close(self) -> None:
+        """Stop after the queued requests."""
+        self.closed = True
+        self.wake.set()
 
     async def run(self) -> None:
-        """Tag batches until cancelled."""
+        """Tag batches until closed or cancelled."""
         loop = asyncio.get_running_loop()
-        while True:
+        while not self.closed or self.jobs:
             await self.wake.wait()
             await asyncio.sleep(LINGER)
             batch, loaded = self._taken(), self.slot.current
-            self.measures.batch(sum(len(job.request.X) for job in batch))
+            if not batch:
+                continue
+            self._count(batch)
             try:
                 tags = await loop.run_in_executor(self.thread, tagged, loaded, batch)
             except Exception as error:
@@ -76,19 +92,28 @@ class Batcher:
                 continue
             for job, answer in zip(batch, tags, strict=True):
                 _deliver(job, answer, loaded)
+        self.thread.shutdown(wait=False)
 
     def _taken(self) -> list[Job]:
-        """Remove a batch from the queue and return it."""
+        """Remove a batch from the queue and return it, without requests whose client is gone or that took too long."""
         batch, texts, total = list[Job](), 0, 0
         while self.jobs and (not batch or (texts < TEXTS and total < CHARACTERS)):
             job = self.jobs.popleft()
-            batch.append(job)
-            texts += len(job.request.X)
-            total += sum(map(characters, job.request.X))
-        self.waiting -= texts
+            self.waiting -= len(job.request.X)
+            if not job.answer.done():
+                batch.append(job)
+                texts += len(job.request.X)
+                total += sum(map(characters, job.request.X))
         if not self.jobs:
             self.wake.clear()
         return batch
+
+    def _count(self, batch: Sequence[Job]) -> None:
+        texts, now = sum(len(job.request.X) for job in batch), time.perf_counter()
+        self.measures.batch(texts)
+        self.own_measures.batch(texts)
+        for job in batch:
+            self.own_measures.queued(now - job.arrived)
 
     async def _one_by_one(self, loaded: Loaded, batch: Sequence[Job], error: Exception) -> None:
         """Tag a failed batch job by job, so that only the jobs at fault fail."""

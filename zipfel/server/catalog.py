@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from zipfel import persistence
-from zipfel.errors import DataError, did_you_mean
+from zipfel.errors import DataError, did_you_mean, quoted
 from zipfel.index.exact import PATIENCE
 from zipfel.server.answers import Problem
+from zipfel.server.settings import Sources
 from zipfel.tagger import Tagger
 
 _LABEL, _TEXT = "\x1e", "\x1f"  # separators before a label's name and before its text
@@ -78,13 +79,15 @@ def _folded(text: str) -> str:
 class Slot:
     """A model's id, folder and current version, which a newer one replaces once it is loaded."""
 
-    def __init__(self, id: str, folder: Path, copy: bool = False) -> None:
-        self.id, self.folder, self.copy = id, folder, copy
-        self.current = load(id, folder, copy)
+    def __init__(self, id: str, folder: Path, device: str = "cpu", copy: bool = False) -> None:
+        self.id, self.folder, self.device, self.copy = id, folder, device, copy
+        self.current = load(id, folder, device, copy)
 
     def newer(self) -> Loaded | None:
         """Return the folder's model, loaded, if it is not the current version; else None."""
-        return None if version_of(self.folder) == self.current.version else load(self.id, self.folder, self.copy)
+        if version_of(self.folder) == self.current.version:
+            return None
+        return load(self.id, self.folder, self.device, self.copy)
 
 
 def version_of(folder: Path) -> str:
@@ -92,7 +95,7 @@ def version_of(folder: Path) -> str:
     return str(persistence.read_about(persistence.located(folder))["sha256"])[:12]
 
 
-def load(id: str, folder: Path, copy: bool = False) -> Loaded:
+def load(id: str, folder: Path, device: str = "cpu", copy: bool = False) -> Loaded:
     """Load a model and warm it up: tag single texts until the index has built all that it builds lazily.
 
     copy: into memory, instead of mapping its files.
@@ -100,7 +103,7 @@ def load(id: str, folder: Path, copy: bool = False) -> Loaded:
     for _ in range(5):
         target = folder.resolve()  # a link that changes while we read must not mix two models
         version, mapped = version_of(target), {} if copy else persistence.stamps(persistence.located(target))
-        tagger = Tagger.load(target, device="cpu", copy=copy)
+        tagger = Tagger.load(target, device=device, copy=copy)
         if version_of(target) == version:
             break
     else:
@@ -116,15 +119,33 @@ def load(id: str, folder: Path, copy: bool = False) -> Loaded:
 
 
 class Catalog:
-    """All slots; the first is the default."""
+    """All slots by model; the first model is the default, and the first slot of a model its default version."""
 
-    def __init__(self, folders: dict[str, Path], copy: bool = False) -> None:
-        self.slots = {id: Slot(id, folder, copy) for id, folder in folders.items()}
-        self.default = next(iter(self.slots))
+    def __init__(self, sources: Sources, device: str = "cpu", copy: bool = False) -> None:
+        self.sources, self.device, self.copy = sources, device, copy
+        self.versions: dict[str, list[Slot]] = {}
+        for id, folders in sources.read().items():
+            self.versions[id] = [Slot(id, folder, device, copy) for folder in folders]
 
-    def slot(self, id: str | None) -> Slot:
-        """Return the slot of a model; None means the default."""
-        slot = self.slots.get(self.default if id is None else id)
-        if slot is None:
-            raise Problem(404, f"unknown model {id!r}{did_you_mean(str(id), self.slots)}")
-        return slot
+    @property
+    def default(self) -> str:
+        """The model that answers requests which name none."""
+        return next(iter(self.versions))
+
+    @property
+    def slots(self) -> list[Slot]:
+        """All slots."""
+        return [slot for slots in self.versions.values() for slot in slots]
+
+    def slot(self, id: str | None, version: str | None = None) -> Slot:
+        """Return the slot of a model and a version; None means the default."""
+        slots = self.versions.get(self.default if id is None else id)
+        if slots is None:
+            raise Problem(404, f"unknown model {id!r}{did_you_mean(str(id), self.versions)}")
+        if version is None:
+            return slots[0]
+        for slot in slots:
+            if slot.current.version == version:
+                return slot
+        loaded = ", ".join(slot.current.version for slot in slots)
+        raise Problem(404, f"version {quoted(version)} of the model is not loaded; loaded are {loaded}")

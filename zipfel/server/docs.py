@@ -47,7 +47,7 @@ def html_page(document: Mapping[str, Any]) -> str:
     ]
     return (
         "<!doctype html><html lang='en'><meta charset='utf-8'><title>zipfel: API</title><h1>zipfel: API</h1>"
-        "<p>Machine-readable: <a href='/openapi.json'>openapi.json</a></p>"
+        "<p>Machine-readable: <a href='openapi.json'>openapi.json</a></p>"
         f"{''.join(operations_html)}<h2>Request and response bodies</h2>{''.join(schemas_html)}</html>"
     )
 

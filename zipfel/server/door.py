@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import socket
+import stat
 import struct
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from zipfel.errors import ConfigError
 from zipfel.server.settings import ServeSettings
@@ -14,11 +18,47 @@ from zipfel.server.settings import ServeSettings
 _ATTACH_FILTER = 26  # Linux' SO_ATTACH_FILTER, which Python lacks
 _DROP_ALL = struct.pack("HBBI", 6, 0, 0, 0)  # a filter of one instruction: drop every packet
 _PENDING = 24  # offset in Linux' TCP_INFO of the number of connections waiting to be accepted
+_CLOSED = 7  # Linux' TCP_CLOSE, the first byte of TCP_INFO
 PATIENCE = 5.0  # seconds to wait until pending connections are accepted
+UNIX_PATIENCE = 0.1  # the same for a Unix socket, whose pending connections cannot be counted
 
 
-def bound(settings: ServeSettings) -> socket.socket:
-    """Return a socket bound to the address; it starts to listen when a process is ready."""
+@contextmanager
+def bound(settings: ServeSettings) -> Iterator[socket.socket]:
+    """Make a socket bound to the address; it starts to listen when a process is ready."""
+    with _bound_to_port(settings) if settings.unix_socket is None else _bound_to_path(settings.unix_socket) as sock:
+        try:
+            yield sock
+        finally:
+            remove_path(settings)
+
+
+def remove_path(settings: ServeSettings) -> None:
+    """Remove the file of a Unix socket, so that nobody connects any more."""
+    if settings.unix_socket is not None:
+        settings.unix_socket.unlink(missing_ok=True)
+
+
+def _bound_to_path(path: Path) -> socket.socket:
+    """Return a Unix socket that its owner and its group may use; replace one that nobody listens on any more."""
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+            with socket.socket(socket.AF_UNIX) as other:
+                if other.connect_ex(str(path)) != 0:
+                    path.unlink()
+        before = os.umask(0o117)
+        try:
+            sock.bind(str(path))
+        finally:
+            os.umask(before)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"cannot listen on {path}: {error.strerror or error}") from None
+    return sock
+
+
+def _bound_to_port(settings: ServeSettings) -> socket.socket:
     host, port, sock = settings.host, settings.port, None
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -37,9 +77,11 @@ def ignore_new_connections(sock: socket.socket) -> None:
     """Make the system ignore new connections; pending ones can still be accepted.
 
     Closing a socket resets all connections that are not accepted yet, although their clients believe that they are
-    connected. An ignored client retries a second later and then finds the socket closed. Does nothing on systems
-    other than Linux.
+    connected. An ignored client retries a second later and then finds the socket closed. Does nothing for Unix sockets
+    and on systems other than Linux.
     """
+    if sock.family == socket.AF_UNIX:
+        return
     program = ctypes.create_string_buffer(_DROP_ALL, len(_DROP_ALL))
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program)))
@@ -54,8 +96,18 @@ def pending_connections(sock: socket.socket) -> int:
     return int(struct.unpack_from("I", info, _PENDING)[0])
 
 
+def is_reset(sock: socket.socket) -> bool:
+    """Whether the client has reset a connection; False if the system does not report it."""
+    try:
+        return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSED)
+    except (OSError, AttributeError):
+        return False
+
+
 def wait_until_accepted(sock: socket.socket) -> None:
     """Wait until other processes have accepted all pending connections, at most PATIENCE seconds."""
+    if sock.family == socket.AF_UNIX:
+        time.sleep(UNIX_PATIENCE)
     end = time.monotonic() + PATIENCE
     while pending_connections(sock) and time.monotonic() < end:
         time.sleep(0.01)

@@ -49,9 +49,16 @@ Document = Annotated[str | dict[str, str], BeforeValidator(_text_or_fields)]
 Documents = Annotated[  # report only the first wrong item
     list[Document], FailFast(), AfterValidator(_alike), WithJsonSchema({"anyOf": _KINDS})
 ]
+_TEXTS_BY_NAME = {  # no name may be blank
+    "type": "object",
+    "propertyNames": {"pattern": r"\S"},
+    "additionalProperties": {"type": "string"},
+    "maxProperties": EXTRA,
+}
 Asked = TypeVar("Asked", bound="_Asked")
 Paths = Annotated[list[list[str]], Field(description="Paths from the top of the hierarchy; none without one.")]
 ModelId = Annotated[str, Field(max_length=200, description="Id of a model, see /models; default: the first.")]
+Version = Annotated[str, Field(max_length=64, description="Version of the model, if several are loaded; see /models.")]
 
 
 def _whole(value: object) -> object:
@@ -63,6 +70,7 @@ class _Asked(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
 
     model: ModelId | None = None
+    version: Version | None = None
 
 
 class TagRequest(_Asked):
@@ -81,6 +89,7 @@ class TagRequest(_Asked):
     threshold: Annotated[float | None, Field(ge=0, le=1, description="Minimum score of a tag.")] = None
     extra: Annotated[
         dict[str, str] | None,
+        WithJsonSchema({"anyOf": [_TEXTS_BY_NAME, {"type": "null"}]}),
         Field(max_length=EXTRA, description="Additional labels for this request only: name to text."),
     ] = None
 
@@ -152,11 +161,17 @@ class LabelsAnswer(BaseModel):
     model: ModelVersion
 
 
+class NearLabel(ScoredLabel):
+    """A label near another one, and its text (null if no label has one)."""
+
+    text: str | None
+
+
 class LabelAnswer(Label):
     """A label and its nearest labels by cosine; `why` is the reason if there are none."""
 
     paths: Paths
-    near: list[ScoredLabel]
+    near: list[NearLabel]
     why: str | None
     model: ModelVersion
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from zipfel.errors import ConfigError, ZipfelError, quoted
@@ -35,77 +37,133 @@ class Service:
     def __init__(self, catalog: Catalog, settings: ServeSettings, measures: Measures) -> None:
         self.catalog, self.settings, self.measures = catalog, settings, measures
         self.bodies = Bodies(settings.max_body)
-        self.batchers = {id: Batcher(slot, settings.max_queue, measures) for id, slot in catalog.slots.items()}
+        self.batchers = {slot: Batcher(slot, settings.max_queue, measures) for slot in catalog.slots}
         self.ready = False
         self.aside, self.waiting_aside = ThreadPoolExecutor(1, "aside"), 0
-        self.swapper = ThreadPoolExecutor(1, "swap")
-        self.tasks: list[asyncio.Task[None]] = []
+        self.swapper, self.swapping = ThreadPoolExecutor(1, "swap"), asyncio.Lock()
+        self.tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Start to process the queues."""
-        self.tasks = [asyncio.create_task(batcher.run()) for batcher in self.batchers.values()]
-        self.tasks.append(asyncio.create_task(self.watch()))
+        for batcher in self.batchers.values():
+            self._run(batcher)
+        self._keep(asyncio.create_task(self.watch()))
         self.ready = True
+
+    def _run(self, batcher: Batcher) -> None:
+        self._keep(asyncio.create_task(batcher.run()))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     async def stop(self) -> None:
         """Stop processing the queues, which are empty by now."""
-        for task in self.tasks:
+        tasks = list(self.tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for thread in (self.aside, self.swapper, *(batcher.thread for batcher in self.batchers.values())):
             thread.shutdown(wait=False)
 
     async def swap(self) -> None:
-        """Load newer versions of all models; if one cannot be loaded, the current version stays."""
-        loop = asyncio.get_running_loop()
-        for slot in self.catalog.slots.values():
-            try:
-                newer = await loop.run_in_executor(self.swapper, slot.newer)
-            except Exception as problem:
-                log.line("swap failed", level="error", model=slot.id, error=str(problem))
-                continue
-            if newer is not None:
-                log.line("swap", model=slot.id, before=slot.current.version, after=newer.version)
-                slot.current = newer
+        """Load new models and newer versions of all models; if one cannot be loaded, what was loaded stays."""
+        async with self.swapping:  # a second signal waits, and then finds little to do
+            await self._read_sources()
+            for slot in self.catalog.slots:
+                newer = await self._loaded(slot.id, slot.newer)
+                if newer is not None:
+                    before, slot.current = slot.current.version, newer
+                    log.line("swap", model=slot.id, before=before, after=newer.version)
 
     async def watch(self) -> None:
         """Log an error, once for each version, if the files of a served model are overwritten in place."""
-        reported: dict[str, Loaded] = {}
+        reported: dict[Slot, Loaded] = {}
         while True:
             await asyncio.sleep(WATCH)
-            for slot in self.catalog.slots.values():
+            for slot in self.catalog.slots:
                 files = overwritten(slot.current.mapped)
-                if files and reported.get(slot.id) is not slot.current:
-                    reported[slot.id] = slot.current
+                if files and reported.get(slot) is not slot.current:
+                    reported[slot] = slot.current
                     log.line("files overwritten", level="error", model=slot.id, files=list(map(str, files)),
                              error=OVERWRITTEN)  # fmt: skip
 
-    async def tag(self, asked: schema.TagRequest) -> dict[str, Any]:
+    async def _loaded(self, id: str, load: Callable[[], Found]) -> Found | None:
+        """Load a model in the thread for it; log a failure and return None."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.swapper, load)
+        except Exception as problem:
+            log.line("swap failed", level="error", model=id, error=str(problem))
+            return None
+
+    async def _read_sources(self) -> None:
+        """Add and remove models as the file of models says now, if there is one."""
+        if self.catalog.sources.file is None:
+            return
+        try:
+            sources = self.catalog.sources.read()
+        except ZipfelError as problem:
+            log.line("reload failed", level="error", what="models", error=str(problem))
+            return
+        versions: dict[str, list[Slot]] = {}
+        for id, folders in sources.items():
+            slots = await self._slots(id, folders)
+            if slots:
+                versions[id] = slots
+        self._replace(versions)
+
+    async def _slots(self, id: str, folders: Sequence[Path]) -> list[Slot]:
+        """Return the slots of a model, newly loaded unless there is one of that folder; the old ones if one fails."""
+        old, catalog = self.catalog.versions.get(id, []), self.catalog
+        known, slots = {slot.folder: slot for slot in old}, list[Slot]()
+        for folder in folders:
+            new = partial(Slot, id, folder, catalog.device, catalog.copy)
+            slot = known.get(folder) or await self._loaded(id, new)
+            if slot is None:
+                return old
+            slots.append(slot)
+        return slots
+
+    def _replace(self, versions: dict[str, list[Slot]]) -> None:
+        """Serve these models from now on; removed ones finish the requests that they have."""
+        if not versions:
+            return
+        before, self.catalog.versions = set(self.catalog.slots), versions
+        for slot in set(self.catalog.slots) - before:
+            self.batchers[slot] = Batcher(slot, self.settings.max_queue, self.measures)
+            self._run(self.batchers[slot])
+            log.line("added", model=slot.id, version=slot.current.version)
+        for slot in before - set(self.catalog.slots):
+            self.batchers.pop(slot).close()
+            log.line("removed", model=slot.id, version=slot.current.version)
+
+    async def tag(self, slot: Slot, asked: schema.TagRequest) -> dict[str, Any]:
         """Tag texts."""
-        slot, extra = self.catalog.slot(asked.model), asked.extra or {}
-        self._check_texts([*map(characters, asked.texts), *(max(map(len, pair)) for pair in extra.items())])
+        extra = asked.extra or {}
+        self._check_texts(list(map(characters, asked.texts)), [max(map(len, pair)) for pair in extra.items()])
         _check_fields(slot.current, asked.texts)
         try:
             request = Request(asked.texts, asked.k, asked.threshold, extra)
             slot.current.tagger.check(request)
-            answer, loaded = await self.batchers[slot.id].tag(request)
+            answer, loaded = await self.batchers[slot].tag(request)
         except ZipfelError as problem:  # the model cannot answer this request
             raise Problem(400, str(problem)) from None
         return {"tags": [list(map(scored, row)) for row in answer.tags], "known": answer.known, "model": named(loaded)}
 
-    def _check_texts(self, lengths: Sequence[int]) -> None:
-        """Check the number of texts and their lengths in characters."""
-        most, longest = self.settings.max_texts, self.settings.max_length
-        if len(lengths) > most:
-            raise Problem(413, f"a request may have at most {most} texts and extra labels; found {len(lengths)}")
-        for number, length in enumerate(lengths):
-            if length > longest:
-                raise Problem(413, f"a text may have at most {longest} characters; text {number} has {length}")
+    def _check_texts(self, texts: Sequence[int], extra: Sequence[int] = ()) -> None:
+        """Check the number of texts and extra labels, and their lengths in characters."""
+        most, longest, found = self.settings.max_texts, self.settings.max_length, len(texts) + len(extra)
+        if found > most:
+            raise Problem(413, f"a request may have at most {most} texts and extra labels; found {found}")
+        for kind, lengths in (("text", texts), ("extra label", extra)):
+            for number, length in enumerate(lengths):
+                if length > longest:
+                    raise Problem(413, f"a text may have at most {longest} characters; {kind} {number} has {length}")
 
-    async def explain(self, asked: schema.ExplainRequest) -> dict[str, Any]:
+    async def explain(self, slot: Slot, asked: schema.ExplainRequest) -> dict[str, Any]:
         """Explain a label."""
         self._check_texts([characters(asked.text)])
-        loaded = self.catalog.slot(asked.model).current
+        loaded = slot.current
         _check_fields(loaded, [asked.text])
         _label_id(loaded, asked.label)
         try:
@@ -115,18 +173,17 @@ class Service:
 
     def models(self) -> dict[str, Any]:
         """List the models."""
-        slots = self.catalog.slots.values()
-        return {"models": [described(slot, slot.id == self.catalog.default) for slot in slots]}
+        return {"models": [described(slot, slot is self.catalog.slot(None)) for slot in self.catalog.slots]}
 
-    async def labels(self, query: str, limit: int, model: str | None) -> dict[str, Any]:
+    async def labels(self, slot: Slot, query: str, limit: int) -> dict[str, Any]:
         """Search labels."""
-        loaded = self.catalog.slot(model).current
+        loaded = slot.current
         matches = await self._aside(lambda: loaded.search(query, limit))
         return {"labels": [loaded.about(label) for label in matches], "model": named(loaded)}
 
-    async def label(self, name: str, model: str | None) -> dict[str, Any]:
+    async def label(self, slot: Slot, name: str) -> dict[str, Any]:
         """Return text, number of points and nearest labels of a label."""
-        loaded = self.catalog.slot(model).current
+        loaded = slot.current
         id = _label_id(loaded, name)
         return await self._aside(lambda: label_details(loaded, name, id))
 
@@ -142,7 +199,8 @@ class Service:
 
     def metrics(self) -> str:
         """Return the metrics in Prometheus' text format."""
-        models = [(slot.id, slot.current.version) for slot in self.catalog.slots.values()]
+        self.measures.process(log.lost())
+        models = [(slot.id, slot.current.version) for slot in self.catalog.slots]
         return self.measures.text(models, sum(batcher.waiting for batcher in self.batchers.values()))
 
 
@@ -197,4 +255,6 @@ def label_details(loaded: Loaded, name: str, id: int) -> dict[str, Any]:
     except ConfigError as problem:
         near, why = [], str(problem)
     paths = loaded.tagger.labels_.paths(name)
-    return {**loaded.about(id), "paths": paths, "near": list(map(scored, near)), "why": why, "model": named(loaded)}
+    texts = [loaded.about(loaded.label_ids[label])["text"] for label, _ in near]
+    near_json = [{**scored(tag), "text": text} for tag, text in zip(near, texts, strict=True)]
+    return {**loaded.about(id), "paths": paths, "near": near_json, "why": why, "model": named(loaded)}

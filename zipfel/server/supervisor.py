@@ -7,64 +7,88 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from ctypes import c_double
 from multiprocessing import connection, get_context
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from zipfel.errors import INTERRUPTED, ZipfelError
 from zipfel.server import log
-from zipfel.server.door import bound, ignore_new_connections, wait_until_accepted
+from zipfel.server.access import Tokens
+from zipfel.server.door import bound, ignore_new_connections, remove_path, wait_until_accepted
 from zipfel.server.measures import LENGTH, STARTS
-from zipfel.server.settings import ServeSettings
+from zipfel.server.settings import ServeSettings, Sources
+from zipfel.server.signals import signals_arrive, signals_wait
 
 PAUSE = 1.0  # seconds before a dead worker is restarted
 
 
-def serve(folders: Mapping[str, Path], settings: ServeSettings, token: str | None = None) -> int:
+def serve(sources: Sources, settings: ServeSettings) -> int:
     """Serve models until a signal stops it; return the exit code."""
-    with bound(settings) as sock:
+    with signals_wait(), bound(settings) as sock:
+        Tokens.of(settings.token_file)  # report a mistake before models are loaded
         if settings.workers > 1:
-            return Supervisor(folders, settings, token, sock).run()
-        from zipfel.server.worker import work
+            return Supervisor(sources, settings, sock).run()
+        with _stopped_early():
+            from zipfel.server.worker import work
 
-        return work(folders, settings, token, sock)
+            return work(sources, settings, sock)
+
+
+@contextmanager
+def _stopped_early() -> Iterator[None]:
+    """Let SIGTERM end a process that does not serve yet in an orderly way."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Supervisor:
-    """Starts workers, and waits until all have ended. It spawns, never forks: torch's state does not survive a fork."""
+    """Starts workers, and waits until all have ended. It spawns, never forks: torch's state does not survive a fork.
 
-    def __init__(
-        self, folders: Mapping[str, Path], settings: ServeSettings, token: str | None, sock: socket.socket
-    ) -> None:
+    On SIGTERM the workers stop being ready at once. After the drain time the main process closes the socket for all of
+    them, and tells them by SIGUSR1 to finish.
+    """
+
+    def __init__(self, sources: Sources, settings: ServeSettings, sock: socket.socket) -> None:
         self.context = get_context("spawn")
         self.shared = self.context.RawArray(c_double, LENGTH * settings.workers)
-        self.arguments = (dict(folders), settings, token, sock, self.shared)
-        self.sock, self.workers, self.stopping, self.code = sock, settings.workers, False, 0
+        self.arguments = (sources, settings, sock, self.shared)
+        self.sock, self.settings, self.stopping, self.code = sock, settings, False, 0
+        self.close_at = float("inf")
         self.processes: dict[int, Any] = {}
 
     def run(self) -> int:
         """Run until all workers have ended."""
+        log.start()
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         signal.signal(signal.SIGHUP, self._send_to_workers)
-        for number in range(self.workers):
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        signals_arrive()
+        for number in range(self.settings.workers):
             self._start(number)
         while self.processes:
-            connection.wait([process.sentinel for process in self.processes.values()])
+            # A signal handler may change close_at while we wait, which does not end the wait.
+            connection.wait([process.sentinel for process in self.processes.values()], 0.1)
             for number, process in list(self.processes.items()):
                 if process.exitcode is not None:
                     self._ended(number, process.exitcode)
+            if time.monotonic() >= self.close_at:
+                self._close()
+        log.flush()
         return self.code
 
     def _start(self, number: int) -> None:
         if self.stopping:
             return
         process = self.context.Process(target=worker, args=(*self.arguments, number), name=f"zipfel-{number}")
-        process.start()
+        with signals_wait():
+            process.start()
         self.processes[number] = process
 
     def _ended(self, number: int, code: int) -> None:
@@ -77,21 +101,29 @@ class Supervisor:
             time.sleep(PAUSE)
             self._start(number)
         else:
-            self.code = code if code > 0 else 1
+            self.code, self.close_at = code if code > 0 else 1, 0.0
             self._stop(signal.SIGTERM, None)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        """Close the socket for all workers, including one that is still starting; then stop them."""
+        """Stop being ready, and close the socket after the drain time; at once on Ctrl-C."""
+        now = time.monotonic()
         if number == signal.SIGINT:
-            self.code = INTERRUPTED
+            self.code, self.close_at = INTERRUPTED, now
         if not self.stopping:
             self.stopping = True
-            ignore_new_connections(self.sock)
-            wait_until_accepted(self.sock)
-            with suppress(OSError):  # the socket may not listen yet
-                self.sock.shutdown(socket.SHUT_RDWR)
-            self.sock.close()
+            self.close_at = min(self.close_at, now + self.settings.drain)
         self._send_to_workers(signal.SIGTERM, frame)
+
+    def _close(self) -> None:
+        """Close the socket for all workers, including one that is still starting; then let them finish."""
+        self.close_at = float("inf")
+        remove_path(self.settings)
+        ignore_new_connections(self.sock)
+        wait_until_accepted(self.sock)
+        with suppress(OSError):  # the socket may not listen yet
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
+        self._send_to_workers(signal.SIGUSR1, None)
 
     def _send_to_workers(self, number: int, frame: FrameType | None) -> None:
         for process in list(self.processes.values()):
@@ -107,4 +139,5 @@ def worker(*arguments: Any) -> None:
         work(*arguments)
     except ZipfelError as error:
         log.line("cannot serve", level="error", error=str(error))
+        log.flush()
         sys.exit(2)

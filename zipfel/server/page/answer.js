@@ -13,16 +13,17 @@ const FAINT = 0.05; // share of the strongest word's weight; weaker words are no
 export class Answer {
   #reasons = new Map(); // label → response of /explain, and ranges in the text
 
-  constructor(document, tags, known) {
+  constructor(document, tags, known, model) {
     this.document = document; // a text, or an object of texts by field
+    this.model = model; // id of the model that predicted the tags
     this.tags = tags;
     this.known = known; // whether the model knows a word of the text
   }
 
   static async of(document, signal) {
     const extra = session.invented.size ? { extra: Object.fromEntries(session.invented) } : {};
-    const { tags, known } = await ask("tag", { body: { texts: [document], k: ASKED, ...chosenModel(), ...extra }, signal });
-    return new Answer(document, tags[0], known[0]);
+    const { tags, known, model } = await ask("tag", { body: { texts: [document], k: ASKED, ...chosenModel(), ...extra }, signal });
+    return new Answer(document, tags[0], known[0], model.id);
   }
 
   score(label) {
@@ -30,7 +31,7 @@ export class Answer {
   }
 
   choice(label) {
-    return session.choiceOf(this.document, label);
+    return session.choiceOf(this, label);
   }
 
   above(threshold) {
@@ -41,7 +42,7 @@ export class Answer {
   shown(threshold) {
     const best = this.above(threshold).slice(0, SHOWN);
     const included = new Set(best.map(({ label }) => label));
-    const others = ["accept", "reject"].flatMap((choice) => session.labelsOf(this.document, choice));
+    const others = ["accept", "reject"].flatMap((choice) => session.labelsOf(this, choice));
     const scored = others.filter((label) => !included.has(label)).map((label) => ({ label, score: this.score(label) }));
     return [...best, ...scored.sort((one, other) => (other.score ?? -1) - (one.score ?? -1))];
   }
@@ -93,8 +94,11 @@ export class Answer {
     const above = this.above(threshold).length;
     if (!best) return "The model predicts no tag for this text.";
     if (!above) return `No tag scores ${threshold.toFixed(2)} or more; the best, ${best.label}, scores ${best.score.toFixed(2)}.`;
-    if (above <= SHOWN) return "";
-    return above === ASKED ? "and more tags" : `and ${above - SHOWN} more tags`;
+    if (above === ASKED) return "and more tags";
+    const below = this.tags.length < ASKED ? `${this.tags.length - above}` : `${this.tags.length - above} or more`;
+    const parts = [above > SHOWN && `${above - SHOWN} more above`, above < this.tags.length && `${below} more below`];
+    const rest = parts.filter(Boolean).join(", ");
+    return rest && `${rest} the threshold`;
   }
 }
 

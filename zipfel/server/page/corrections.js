@@ -5,7 +5,7 @@ import * as session from "./session.js";
 
 const byId = (id) => document.getElementById(id);
 
-/** Shows the corrected texts; `open(text)` puts a text back into the field, `changed()` is called after a removal. */
+/** Shows the corrected texts; `open(document, model)` puts one back into the field, `changed()` is called after a removal. */
 export function showCorrections(open, changed) {
   const rows = session.corrections();
   const incomplete = rows.filter((row) => !row.labels.length).length;
@@ -15,12 +15,12 @@ export function showCorrections(open, changed) {
   byId("corrected").replaceChildren(...rows.map((row) => correction(row, open, changed)));
 }
 
-function correction({ document, labels, rejected }, open, changed) {
+function correction({ document, model, labels, rejected }, open, changed) {
   const text = typeof document === "string" ? document : Object.values(document).join(" · ");
-  const remove = button("×", () => (session.drop(document), changed()), "remove");
+  const remove = button("×", () => (session.drop({ document, model }), changed()), "remove");
   remove.setAttribute("aria-label", `Remove the correction of “${text.slice(0, 40)}”`);
   const tags = [...labels.map((label) => element("span", label, "kept")), ...rejected.map((label) => element("s", label))];
-  return element("li", [button(text.trim().slice(0, 200), () => open(document), "excerpt"), element("p", tags), remove]);
+  return element("li", [button(text.trim().slice(0, 200), () => open(document, model), "excerpt"), element("p", tags), remove]);
 }
 
 function texts(count) {

@@ -80,10 +80,11 @@ export class Detail {
   #showNeighbours(neighbours) {
     const box = this.#panel.querySelector(".neighbours");
     box.hidden = !neighbours.length;
-    const items = neighbours.map(({ label }) => {
+    const items = neighbours.map(({ label, text }) => {
       const add = button("+", () => this.source.accept(label), "add");
       add.setAttribute("aria-label", `Accept ${label}`);
-      return element("li", [button(label, () => this.#follow(label), "follow"), add]);
+      const known = text && text.toLowerCase() !== label.toLowerCase() ? [" ", element("span", text, "meaning")] : [];
+      return element("li", [button([element("span", label, "code"), ...known], () => this.#follow(label), "follow"), add]);
     });
     box.querySelector("ul").replaceChildren(...items);
   }

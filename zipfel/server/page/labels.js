@@ -8,9 +8,9 @@ const texts = new Map(); // label → its text, once it has arrived
 
 let model = {};
 
-/** Uses another model from now on. */
-export function useModel(id) {
-  model = { model: id };
+/** Uses another model from now on: an id, and a version if several are loaded. */
+export function useModel(chosen) {
+  model = chosen;
   requested.clear();
   texts.clear();
 }

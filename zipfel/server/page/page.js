@@ -22,7 +22,8 @@ let timer = null; // runs from a key press to the request
 let saying = null; // runs from a response to its announcement
 let control = new AbortController(); // of the newest request: responses to older ones are dropped
 let answer = null; // what the list shows
-let fields = new Map(); // model → its text fields
+let models = new Map(); // by the value of its option
+let failing = null; // what the shown problem is about: "tag", "search" or "start"
 let looked = null; // the label that the user points at
 
 const detail = new Detail({ about, words: (label) => answer?.why(label)?.reasons ?? [], accept });
@@ -55,13 +56,16 @@ async function tag() {
     if (signal.aborted) return null;
     answer = newest;
     byId("timing").textContent = `${Math.round(performance.now() - started)} ms`;
-    byId("problem").hidden = true;
+    solved("tag", "start");
     show();
     say();
     explainShown();
     return null;
   } catch (error) {
-    if (!signal.aborted) failed(error);
+    if (!signal.aborted) {
+      withdraw(); // else a choice would belong to the previous text
+      failed(error);
+    }
     return error;
   } finally {
     if (!signal.aborted) byId("answer").ariaBusy = "false";
@@ -82,10 +86,16 @@ async function explainShown() {
   }
 }
 
-function failed(error) {
+function failed(error, about = "tag") {
+  failing = about;
   byId("problem").hidden = false;
   byId("problem").firstElementChild.textContent = error instanceof Problem ? error.message : `Error in the page: ${error}`;
   if (!(error instanceof Problem)) console.error(error);
+}
+
+/** Hides the problem if it is about one of these. */
+function solved(...causes) {
+  if (causes.includes(failing)) byId("problem").hidden = true;
 }
 
 // --- showing
@@ -118,13 +128,26 @@ function inventedItem(name) {
   return element("li", [element("span", name, "name"), element("span", answer.rankOf(name), "note"), remove]);
 }
 
-function showNothing() {
+/** Shows no tags. */
+function withdraw() {
   answer = null;
+  looked = null;
   detail.close();
-  byId("answer").hidden = byId("missing").hidden = byId("problem").hidden = true;
-  byId("empty").hidden = false;
+  byId("answer").hidden = byId("missing").hidden = true;
   byId("legend").textContent = byId("timing").textContent = "";
+}
+
+function showNothing() {
+  withdraw();
+  solved("tag", "search");
+  byId("empty").hidden = false;
   return null;
+}
+
+/** Whether the tags on the screen are those of the text and the model on the screen. */
+function isCurrent() {
+  const { model } = chosenModel();
+  return answer !== null && inputs.shows(answer.document) && (model === undefined || model === answer.model);
 }
 
 /** Marks the words of the tag the user points at, else of the open one, else of the first. */
@@ -160,7 +183,8 @@ function say() {
 // --- deciding
 
 function decide(label, choice) {
-  session.choose(answer.document, label, choice);
+  if (!isCurrent()) return; // the tags of the new text are on their way
+  session.choose(answer, label, choice);
   decided();
 }
 
@@ -170,13 +194,15 @@ function decided() {
 }
 
 function accept(label) {
+  if (!isCurrent()) return;
   if (answer.choice(label) !== "accept") decide(label, "accept");
-  about(label).then(show);
+  about(label).then(() => answer && show());
 }
 
 function acceptRest() {
+  if (!isCurrent()) return;
   for (const { label } of answer.shown(threshold()))
-    if (!answer.choice(label)) session.choose(answer.document, label, "accept");
+    if (!answer.choice(label)) session.choose(answer, label, "accept");
   decided();
 }
 
@@ -186,14 +212,23 @@ async function invent(event) {
   if (!name || !text) return;
   session.invent(name, text);
   const problem = await tag();
-  if (problem?.refused) return session.forget(name); // or it would break every further request
+  if (problem?.refused) {
+    session.forget(name); // or it would break every further request
+    await tag();
+    return failed(problem);
+  }
   byId("invent").reset();
   byId("new-name").focus();
 }
 
 // --- starting
 
-function open(document) {
+/** Puts a document into the inputs, and chooses the model, if it is still there. */
+function open(document, model) {
+  if (model !== undefined && model !== byId("models").value && models.has(model)) {
+    byId("models").value = model;
+    useChosen();
+  }
   inputs.document = document;
   typed();
   tag();
@@ -201,32 +236,46 @@ function open(document) {
 }
 
 async function showModels() {
-  const { models } = await ask("models");
-  byId("model-name").textContent = models.length === 1 ? described(models[0]) : "";
-  byId("models").hidden = models.length < 2;
-  byId("models").replaceChildren(...models.map((one) => new Option(described(one), one.id)));
-  byId("models").value = chosenModel().model ?? models[0].id;
-  fields = new Map(models.map((one) => [one.id, one.fields]));
+  const served = (await ask("models")).models;
+  models = new Map();
+  for (const one of served) {
+    const isOther = models.has(one.id); // another version of the same model
+    models.set(isOther ? `${one.id}@${one.version}` : one.id, { ...one, chosen: { model: one.id, ...(isOther && { version: one.version }) } });
+  }
+  byId("model-name").textContent = served.length === 1 ? described(served[0]) : "";
+  byId("models").hidden = served.length < 2;
+  byId("models").replaceChildren(...[...models].map(([value, one]) => new Option(described(one), value)));
+  const kept = session.model.get();
+  byId("models").value = models.has(kept) ? kept : [...models.keys()][0];
+  useChosen();
+}
+
+/** Uses the chosen model, and keeps it for a reload. */
+function useChosen() {
+  const { value } = byId("models");
+  session.model.set(value);
+  useModel(models.get(value).chosen);
   showInputs();
 }
 
 /** Shows an input for each text field of the chosen model. */
 function showInputs() {
-  if (inputs.use(fields.get(byId("models").value))) inputs.document = session.text.get();
+  if (inputs.use(models.get(byId("models").value).fields)) inputs.document = session.text.get();
 }
 
 function chooseModel() {
-  useModel(byId("models").value);
-  showInputs();
+  useChosen();
+  withdraw(); // the tags of another model
   tag();
 }
 
-function described({ id, labels }) {
-  return `${id} · ${new Intl.NumberFormat("en").format(labels)} labels`;
+function described({ id, labels, version, chosen }) {
+  const name = chosen?.version ? `${id} ${version}` : id;
+  return `${name} · ${new Intl.NumberFormat("en").format(labels)} labels`;
 }
 
 function start() {
-  showModels().then(tag, failed);
+  showModels().then(tag, (error) => failed(error, "start"));
 }
 
 function tokenFromUser(why) {
@@ -263,12 +312,17 @@ function arrowed(event, isLast) {
 
 setUpTheme(byId("theme"));
 onTokenNeeded(tokenFromUser);
-searchable(byId("search"), byId("found"), { search, pick: accept, fail: failed });
+searchable(byId("search"), byId("found"), {
+  search,
+  pick: accept,
+  fail: (error) => failed(error, "search"),
+  done: () => solved("search"),
+});
 document.addEventListener("keydown", pressed);
 slider.addEventListener("input", slid);
 slider.addEventListener("change", () => answer && explainShown());
 byId("problem").querySelector("button").addEventListener("click", start);
-byId("example").addEventListener("click", () => exampleText().then(open, failed));
+byId("example").addEventListener("click", () => exampleText().then((text) => open(text), (error) => failed(error)));
 byId("accept-rest").addEventListener("click", acceptRest);
 byId("invent").addEventListener("submit", invent);
 byId("models").addEventListener("change", chooseModel);

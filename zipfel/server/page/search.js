@@ -5,8 +5,8 @@ import { element } from "./made.js";
 
 const WAIT = 150; // ms after the last key
 
-/** Makes the field a combobox; calls search(words, signal), pick(name) with the chosen label, and fail(problem). */
-export function searchable(field, list, { search, pick, fail }) {
+/** Makes the field a combobox; calls search(words, signal), pick(name) with the chosen label, fail(problem), and done() when it works again. */
+export function searchable(field, list, { search, pick, fail, done }) {
   let timer, control, at;
 
   const options = () => [...list.children];
@@ -35,7 +35,7 @@ export function searchable(field, list, { search, pick, fail }) {
     const { signal } = control;
     try {
       const { labels } = await search(field.value.trim(), signal);
-      if (!signal.aborted) show(labels);
+      if (!signal.aborted) show(labels), done();
     } catch (error) {
       if (error instanceof Problem) fail(error);
       else if (error.name !== "AbortError") throw error;
@@ -51,7 +51,7 @@ export function searchable(field, list, { search, pick, fail }) {
   field.addEventListener("input", () => {
     clearTimeout(timer);
     if (field.value.trim()) timer = setTimeout(find, WAIT);
-    else close();
+    else close(), done();
   });
   field.addEventListener("keydown", (event) => {
     if (list.hidden) return;

@@ -17,6 +17,7 @@ function store(name, value) {
 }
 
 export const text = { get: () => stored("text", ""), set: (value) => store("text", value) };
+export const model = { get: () => stored("model", null), set: (value) => store("model", value) };
 export const threshold = { get: () => stored("threshold", null), set: (value) => store("threshold", value) };
 
 /** Labels that exist in this session only: a Map from name to text. */
@@ -32,20 +33,25 @@ export function forget(name) {
   store("invented", [...invented]);
 }
 
-/** Decisions by document, which is a text or texts by field: a Map from its JSON to a Map from label to "accept" or "reject". */
-const decided = new Map(stored("decisions", []).map(([key, choices]) => [key, new Map(choices)]));
+/**
+ * Decisions by subject, which is a document (a text, or texts by field) and the model that tagged it: a Map from its key
+ * to a Map from label to "accept" or "reject".
+ */
+const decided = new Map(stored("choices", []).map(([key, choices]) => [key, new Map(choices)]));
 
-export function choiceOf(about, label) {
-  return decided.get(JSON.stringify(about))?.get(label) ?? null;
+const keyOf = ({ document, model }) => JSON.stringify([document, model]);
+
+export function choiceOf(subject, label) {
+  return decided.get(keyOf(subject))?.get(label) ?? null;
 }
 
-export function labelsOf(about, choice) {
-  return [...(decided.get(JSON.stringify(about)) ?? [])].filter(([, made]) => made === choice).map(([label]) => label);
+export function labelsOf(subject, choice) {
+  return [...(decided.get(keyOf(subject)) ?? [])].filter(([, made]) => made === choice).map(([label]) => label);
 }
 
 /** Stores a choice; null, or the same choice again, removes it. */
-export function choose(about, label, choice) {
-  const key = JSON.stringify(about);
+export function choose(subject, label, choice) {
+  const key = keyOf(subject);
   const choices = decided.get(key) ?? new Map();
   if (choice === null || choices.get(label) === choice) choices.delete(label);
   else choices.set(label, choice);
@@ -54,21 +60,22 @@ export function choose(about, label, choice) {
   storeDecisions();
 }
 
-export function drop(about) {
-  decided.delete(JSON.stringify(about));
+export function drop(subject) {
+  decided.delete(keyOf(subject));
   storeDecisions();
 }
 
 function storeDecisions() {
-  store("decisions", [...decided].map(([key, choices]) => [key, [...choices]]));
+  store("choices", [...decided].map(([key, choices]) => [key, [...choices]]));
 }
 
-/** Corrected documents, oldest first, with their accepted labels and rejected ones. */
+/** Corrected subjects, oldest first, with their accepted labels and rejected ones. */
 export function corrections() {
-  return [...decided.keys()].map(JSON.parse).map((about) => ({
-    document: about,
-    labels: labelsOf(about, "accept"),
-    rejected: labelsOf(about, "reject"),
+  return [...decided.keys()].map(JSON.parse).map(([document, model]) => ({
+    document,
+    labels: labelsOf({ document, model }, "accept"),
+    rejected: labelsOf({ document, model }, "reject"),
+    model,
   }));
 }
 

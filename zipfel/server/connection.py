@@ -1,0 +1,235 @@
+"""Connections, and limits that keep slow or hostile clients from starving others.
+
+uvicorn limits neither the time for a request's headers, nor the connections of an address, nor what waits to be sent
+to clients that do not read; and above its limit of connections it refuses health checks too (decision 019).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from ipaddress import ip_address, ip_network
+
+import uvicorn
+from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from zipfel.server.answers import Problem, error_response
+from zipfel.server.door import is_reset
+from zipfel.server.settings import ServeSettings
+
+CONNECTIONS = 1000  # at a time in all; above it, those without a request are closed, the longest-waiting first
+PER_ADDRESS = 250  # at a time from one address that is no trusted proxy
+RESERVE = 100  # connections above CONNECTIONS, on which only health checks and metrics are answered
+HEAD = 64 << 10  # maximum bytes of a request's headers
+HEAD_TIME = 10.0  # seconds within which a request's headers must arrive
+IDLE = 75  # seconds after which a connection without a request is closed
+SMALL = 64 << 10  # bytes of a response that is sent however much waits to be sent
+UNSENT = 64 << 20  # bytes that wait to be sent to all clients; half of it to one address
+STALLED = 10.0  # seconds without a byte sent after which a client counts as gone
+RATE = 64 << 10  # bytes per second at which a client must read
+UNIX = "unix"  # stands for the address of a client of a Unix socket
+
+
+class Crowd:
+    """The open connections of a process.  refused: called with the Problem of a request that no handler will see."""
+
+    def __init__(self, settings: ServeSettings, refused: Callable[[Problem, str], None] = lambda *_: None) -> None:
+        self.refused = refused
+        self.trusted = [ip_network(proxy) for proxy in settings.trusted_proxies]
+        self.open: dict[Connection, None] = {}
+        self.by_address: Counter[str] = Counter()
+        self.waiting: dict[str, dict[Connection, None]] = defaultdict(dict)  # without a request, longest-waiting first
+
+    def is_trusted(self, address: str) -> bool:
+        """Whether an address is that of a proxy, which speaks for many clients."""
+        return address == UNIX or (bool(self.trusted) and any(ip_address(address) in known for known in self.trusted))
+
+    def enter(self, connection: Connection) -> None:
+        """Add a new connection; close others that wait for a request if there are too many."""
+        address = connection.address
+        if not self.is_trusted(address) and self.by_address[address] >= PER_ADDRESS:
+            self._close_one_of(address)
+        elif len(self.open) >= CONNECTIONS:
+            self._close_one_of(
+                max(self.waiting, key=lambda a: (not self.is_trusted(a), len(self.waiting[a])), default="")
+            )
+        self.open[connection] = None
+        self.by_address[address] += 1
+        self.wait(connection)
+        if len(self.open) > CONNECTIONS + RESERVE:
+            connection.refuse(_too_many())
+
+    def leave(self, connection: Connection) -> None:
+        """Remove a closed connection."""
+        if connection in self.open:
+            del self.open[connection]
+            self.by_address[connection.address] -= 1
+            if not self.by_address[connection.address]:
+                del self.by_address[connection.address]
+        self.work(connection)
+
+    def wait(self, connection: Connection) -> None:
+        """Note that a connection waits for a request."""
+        self.waiting[connection.address][connection] = None
+
+    def work(self, connection: Connection) -> None:
+        """Note that a connection has a request in progress."""
+        waiting = self.waiting.get(connection.address, {})
+        waiting.pop(connection, None)
+        if not waiting:
+            self.waiting.pop(connection.address, None)
+
+    def _close_one_of(self, address: str) -> None:
+        for connection in self.waiting.get(address, ()):
+            self.work(connection)  # it closes only when the event loop gets to it
+            connection.transport.abort()
+            return
+
+    def check(self, connection: Connection) -> None:
+        """Raise Problem 503 if too many requests are in progress, in all or from the connection's address."""
+        working = self.by_address[connection.address] - len(self.waiting.get(connection.address, ()))
+        if len(self.open) > CONNECTIONS or (working > PER_ADDRESS and not self.is_trusted(connection.address)):
+            raise _too_many()
+
+    def refusal(self, connection: Connection, size: int) -> Response | None:
+        """Return a response to send instead of one of this size, if too much waits to be sent already; else None."""
+        if size <= SMALL:
+            return None
+        total = self.unsent(self.open)
+        own = self.unsent(other for other in self.open if other.address == connection.address)
+        own_limit = UNSENT if self.is_trusted(connection.address) else UNSENT // 2
+        if (not total or total + size <= UNSENT) and (not own or own + size <= own_limit):
+            return None
+        return error_response(Problem(503, "too many responses wait to be read; try again later", {"Retry-After": "5"}))
+
+    @staticmethod
+    def unsent(connections: Iterable[Connection]) -> int:
+        """Return the bytes that wait to be sent."""
+        return sum(connection.transport.get_write_buffer_size() for connection in connections)
+
+    def drop_gone(self, now: float, patience: float | None = None) -> None:
+        """Close connections whose clients are gone, or do not read.  patience: seconds to read; None is STALLED."""
+        for connection in list(self.open):
+            if connection.is_half_closed and is_reset(connection.transport.get_extra_info("socket")):
+                connection.transport.abort()
+            else:
+                connection.drop_if_stalled(now, STALLED if patience is None else patience)
+
+
+def _too_many() -> Problem:
+    return Problem(503, "too many connections; try again in a moment", {"Retry-After": "1", "Connection": "close"})
+
+
+class Connection(HttpToolsProtocol):
+    """A connection with limits on request headers, and on the time to send them and to read responses."""
+
+    def __init__(self, config: uvicorn.Config, server_state: ServerState, crowd: Crowd) -> None:
+        super().__init__(config, server_state, {})
+        self.crowd, self.address = crowd, UNIX
+        self.awaits_head, self.head = True, 0  # bytes of the current request's headers
+        self.head_timer: asyncio.TimerHandle | None = None
+        self.is_half_closed = False
+        self.unsent, self.sent_at, self.send_until = 0, 0.0, 0.0  # bytes; when some were sent last; when all must be
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timer for the first request."""
+        super().connection_made(transport)
+        self.client = self.client or (UNIX, 0)
+        self.address = self.client[0]
+        self.head_timer = self.loop.call_later(HEAD_TIME, self._on_head_timeout)
+        self.crowd.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._stop_head_timer()
+        self.crowd.leave(self)
+        super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep a connection whose client has sent all that it wanted to send, until it has its response.
+
+        Such a client looks like one that is gone, until something is sent to it: one that is gone then resets the
+        connection, which `Crowd.drop_gone` sees. HTTP/1.1 clients skip the interim response that tells them apart.
+        """
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body or self.scheme == "https":
+            return False
+        cycle.keep_alive, self.is_half_closed = False, True
+        if cycle.scope["http_version"] == "1.1" and not cycle.response_started:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return True
+
+    def data_received(self, data: bytes) -> None:
+        """Process received bytes; check the size of headers, and start their timer."""
+        self.head += len(data)
+        super().data_received(data)
+        if not self.awaits_head or self.transport.is_closing():
+            return
+        if self.head > HEAD:
+            self.refuse(Problem(431, f"the request's headers exceed {HEAD} bytes"))
+        elif self.head and self.head_timer is None:
+            self.head_timer = self.loop.call_later(HEAD_TIME, self._on_head_timeout)
+
+    def _on_head_timeout(self) -> None:
+        self.head_timer = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.refuse(Problem(408, f"the request's headers did not arrive within {HEAD_TIME:.0f} s"))
+        else:  # it sent a part of the next request while this one is in progress
+            self.head_timer = self.loop.call_later(HEAD_TIME, self._on_head_timeout)
+
+    def _stop_head_timer(self) -> None:
+        if self.head_timer is not None:
+            self.head_timer.cancel()
+            self.head_timer = None
+
+    def on_message_begin(self) -> None:
+        """Let the application reach the connection."""
+        super().on_message_begin()
+        self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
+
+    def on_headers_complete(self) -> None:
+        """Expect the body, whose size is limited where it is read."""
+        self.awaits_head, self.head = False, 0
+        self._stop_head_timer()
+        self.crowd.work(self)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Expect the next request."""
+        self.awaits_head, self.head = True, 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, unless it has arrived already."""
+        if not self.pipeline and not self.transport.is_closing():
+            self.crowd.wait(self)
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Respond to bytes that are not HTTP."""
+        self.refuse(Problem(400, "not a valid HTTP request"))
+
+    def refuse(self, problem: Problem) -> None:
+        """Respond without a request, and close the connection."""
+        self._stop_head_timer()
+        response = error_response(problem)
+        headers = [*response.raw_headers, *([] if "connection" in response.headers else [(b"connection", b"close")])]
+        lines = [STATUS_LINE[problem.status], *(name + b": " + value + b"\r\n" for name, value in headers)]
+        self.transport.write(b"".join([*lines, b"\r\n", bytes(response.body)]))
+        self.transport.close()
+        self.crowd.refused(problem, self.address)
+
+    def drop_if_stalled(self, now: float, patience: float) -> None:
+        """Close the connection at once if its client does not read, or reads too slowly."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent > self.unsent or not unsent:
+            self.send_until = now + patience + unsent / RATE
+        if unsent != self.unsent or not unsent:
+            self.unsent, self.sent_at = unsent, now
+        elif now > self.sent_at + patience:
+            self.send_until = now
+        if unsent and now >= self.send_until:
+            self.transport.abort()
