@@ -132,7 +132,7 @@ def share_scored(model: LightDxml, lesson: Lesson, seed: int) -> float:
     part, numbers, counts = labelled(lesson.train), np.random.default_rng(seed), []
     for _ in range(COUNTED):
         rows = np.sort(numbers.permutation(len(part))[: model.schedule(part).batch_size])
-        near = model.shortlists(model.encoded(part.X[rows])).numpy()
+        near = model.shortlists(model.encoded(part.X[rows]), model.settings.trained_width(model.label_count)).numpy()
         counts.append(len(np.union1d(part.Y[rows].indices, near)))
     return 100 * float(np.mean(counts)) / model.label_count
 

@@ -224,10 +224,10 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     (
         "lightdxml", "a resumed cycle forgets its shortlists", LIGHT,
         'self.near = None if kept is None else kept[0]["near"]',
-        "self.near = model.shortlists(model.encoded(self.part.X))",
+        "self.near = model.shortlists(model.encoded(self.part.X), 5)",
         TESTS,
     ),
-    ("lightdxml", "training uses whole shortlists", LIGHT, "most = model.settings.negatives", "most = None", TESTS),
+    ("lightdxml", "training uses whole shortlists", LIGHT, "k = model.settings.trained_width(", "k = model.settings.width(", TESTS),
     (
         "lightdxml", "β swapped", LIGHT,
         "return candidate_scores(self.beta * classifier + (1 - self.beta) * shortlist)",

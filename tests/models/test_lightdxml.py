@@ -239,14 +239,13 @@ def test_shortlists_are_the_nearest_labels_by_cosine(cosine):
     vectors = model.encoded(part.X)
     model.place_labels(part, vectors, Lesson(part), Run(), "labels-0")
     model.build(0)
-    near = model.shortlists(vectors)
+    near = model.shortlists(vectors, 3)
     assert near.shape == (len(part), 3)
     for row in range(20):
         cosines = [reference.cosine(vectors[row].tolist(), label) for label in model.label_vectors.tolist()]
         nearest = sorted(range(8), key=lambda label: -cosines[label])
         assert sorted(near[row].tolist()) == sorted(nearest[:3])
         assert sorted(model.shortlists(vectors[[row]], 2)[0].tolist()) == sorted(nearest[:2])
-    assert torch.equal(model.shortlists(vectors, 9), near)
 
 
 def test_training_takes_the_nearest_labels_of_a_shortlist_and_prediction_all(monkeypatch):
@@ -272,7 +271,7 @@ def test_where_an_index_returns_too_few_the_first_is_repeated():
             return Shortlist(ids, torch.zeros(2, 3))
 
     model.index = Poor()
-    assert model.shortlists(torch.zeros(2, 16)).tolist() == [[4, 4, 4], [2, 7, 2]]
+    assert model.shortlists(torch.zeros(2, 16), 3).tolist() == [[4, 4, 4], [2, 7, 2]]
 
 
 def test_shortlist_recall_by_hand(monkeypatch):
@@ -282,6 +281,11 @@ def test_shortlist_recall_by_hand(monkeypatch):
     monkeypatch.setattr(model, "shortlists", lambda vectors: near)
     assert model.shortlist_recall(part) == pytest.approx(2 / 4)  # 1 and 2 are listed, 0 and 3 are not
     assert model.shortlist_recall(part.take(np.array([2, 2, 2, 2]))) == 1
+
+
+@pytest.mark.parametrize(("labels", "given", "width"), [(10, None, 10), (4000, None, 50), (80, None, 25), (80, 7, 7)])
+def test_training_uses_a_quarter_of_a_shortlist(labels, given, width):
+    assert LightSettings(negatives=given).trained_width(labels) == width
 
 
 @pytest.mark.parametrize(
@@ -517,7 +521,12 @@ def test_beta_is_chosen_on_validation_unless_given(data, monkeypatch):
 
 def test_a_ranking_longer_than_the_shortlist_ends_in_frequent_labels(tagger, data):
     ranking = tagger.rank(data.test.X, 30)
-    near = np.sort(tagger.model_.shortlists(tagger.model_.encoded(data.test.X)).numpy(), axis=1)
+    near = np.sort(
+        tagger.model_.shortlists(
+            tagger.model_.encoded(data.test.X), tagger.model_.settings.width(tagger.model_.label_count)
+        ).numpy(),
+        axis=1,
+    )
     assert np.array_equal(np.sort(ranking.ids[:, :10], axis=1), near)
     counts = tagger.model_.counts.numpy()
     assert (np.diff(counts[ranking.ids[:, 10:]], axis=1) <= 0).all()
@@ -996,9 +1005,9 @@ def test_more_points_than_a_batch_of_prediction(monkeypatch):
     torch.testing.assert_close(model.encoded(X), whole)
     model.label_vectors.copy_(normalize(torch.randn(8, 16, generator=seeded()), dim=1))
     model.build(0)
-    near = model.shortlists(whole)
+    near = model.shortlists(whole, 5)
     monkeypatch.setattr(lightdxml, "BATCH", BATCH)
-    assert torch.equal(near, model.shortlists(whole))
+    assert torch.equal(near, model.shortlists(whole, 5))
 
 
 def test_a_validation_without_points_counts_as_none():

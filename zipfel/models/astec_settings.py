@@ -21,7 +21,7 @@ class AstecSettings(Settings):
     """Settings of Astec. Defaults are ours; the preset `paper` has those of the authors' code for EURLex-4K."""
 
     dimension: int = setting(
-        1024, "width D of the vectors of tokens, points and labels", at_least=1, search=[512, 1024, 2048]
+        2048, "width D of the vectors of tokens, points and labels", at_least=1, search=[512, 1024, 2048]
     )
     learners: int = setting(1, "learners whose scores are averaged; Astec-3 has 3", at_least=1)
     token_init: str = setting("random", "token vectors at the start: random, fasttext, or a file")
@@ -57,7 +57,7 @@ class AstecSettings(Settings):
     )
     random_negatives: int = setting(0, "random labels added to each shortlist, at each step", at_least=0)
     loss: Literal["logistic", "decoupled"] = setting(
-        "logistic",
+        "decoupled",
         "of Module IV: each label on its own, or each right label against all wrong ones",
         search=["logistic", "decoupled"],
     )
@@ -126,7 +126,7 @@ class AstecSettings(Settings):
 PRESETS: dict[str, AstecSettings] = {
     "paper": AstecSettings(  # the authors' configuration for EURLex-4K; docs/papers/astec.md has all sources
         dimension=300, token_init="fasttext", features="relu", cosine=False, smoothing="clusters", gamma=0.075,
-        neighbours=100, search_by="intermediate", shortlist_size=500, index="hnsw", negatives="own",
+        neighbours=100, search_by="intermediate", shortlist_size=500, index="hnsw", negatives="own", loss="logistic",
         random_negatives=200, freeze_tokens=True, refresh_epochs=None, dropout=0.5, module1_dropout=0.5,
         batch_size=255, epochs=20, module1_epochs=20, min_steps=1, learning_rate=0.007, module1_learning_rate=0.01,
         reranker=True, reranker_epochs=15, reranker_learning_rate=0.005, halve_learning_rate=True, beta=0.3,

@@ -176,17 +176,15 @@ class LightDxml(LightModel):
 
     # --- Step 3 -------------------------------------------------------------------------------------------------------
 
-    def shortlists(self, points: Tensor, most: int | None = None) -> Tensor:
-        """Return S_k, Eq. (6): the k labels nearest to each point by cosine, or `most` of them, [N, k]."""
+    def shortlists(self, points: Tensor, k: int) -> Tensor:
+        """Return S_k, Eq. (6): the k labels nearest to each point by cosine, [N, k]."""
         assert self.index is not None
-        k = self.settings.width(len(self.counts))
-        k = k if most is None else min(k, most)
         near = torch.cat([self.index.search(chunk, k).ids.int().cpu() for chunk in torch.split(points, BATCH)])
         return torch.where(near < 0, near[:, :1], near)  # a graph may return fewer
 
     def shortlist_recall(self, part: Part) -> float:
         """Return the share of a part's labels that are on the shortlists of their points."""
-        near = self.shortlists(self.encoded(part.X)).numpy().astype(np.int64)
+        near = self.shortlists(self.encoded(part.X), self.settings.width(len(self.counts))).numpy().astype(np.int64)
         ends = np.arange(0, near.size + 1, near.shape[1])
         listed = csr_array((np.ones(near.size), np.sort(near, axis=1).ravel(), ends), shape=part.Y.shape)
         rows, labels = part.Y.nonzero()
@@ -295,8 +293,8 @@ class Cycle:
         model.place_labels(self.part, points, self.lesson, run, f"labels-{number}")
         run.forget(f"shortlists-{number - 2}")  # those before this one are needed until a checkpoint
         if done < self.schedule.epochs:
-            most = model.settings.negatives
-            self.near = run.stage(f"shortlists-{number}", lambda: {"near": model.shortlists(points, most)})["near"]
+            k = model.settings.trained_width(len(model.counts))
+            self.near = run.stage(f"shortlists-{number}", lambda: {"near": model.shortlists(points, k)})["near"]
 
     def objective(self, rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
         """Return the loss of some points on their current shortlists."""
@@ -325,7 +323,8 @@ class MixedClassifier:
     def rescore(self, queries: Tensor, shortlist: Shortlist, k: int) -> Ranking:
         """Rank the labels of shortlists."""
         ids = candidates_of(queries, shortlist)
-        return rank_candidates(ids, self.mixed(*self.probabilities(queries, ids, shortlist.scores)), self.counts, k)
+        scores = self.mixed(*self.probabilities(queries, ids, shortlist.scores, shortlist.steady))
+        return rank_candidates(ids, scores, self.counts, k)
 
     def scorer(self, label: int, query: Tensor, index: Search) -> Scorer:
         """Return the log-odds of the label's mixed score; of its classifier's, if the index is searched apart."""
@@ -342,17 +341,23 @@ class MixedClassifier:
         return score
 
     @torch.no_grad()
-    def probabilities(self, queries: Tensor, ids: Tensor, listed: Tensor) -> tuple[Tensor, Tensor]:
+    def probabilities(
+        self, queries: Tensor, ids: Tensor, listed: Tensor, steady: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Return the probabilities of candidates by the classifier and by the shortlist, both [B, W].
 
-        listed: the scores of the index, [B, W].  In float64: in float32 the last bit of a sigmoid depends on its
-        position in the batch.
+        listed: the scores of the index, [B, W].  steady: they do not depend on the batch.  In float64: in float32 the
+        last bit of a sigmoid depends on its position in the batch.
         """
         labels = ids.clamp_min(0)
         offset = self.offset[labels] if self.offset.ndim else self.offset
         logits = self.scale * row_products(queries, self.W, labels) + offset
-        apart = self.searched_apart
-        cosines = listed if apart else row_products(F.normalize(queries, dim=1), self.vectors, labels)
+        if self.searched_apart:
+            cosines = listed
+        elif steady:  # products with ŷ, so that they need not be computed again
+            cosines = listed / queries.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        else:
+            cosines = row_products(F.normalize(queries, dim=1), self.vectors, labels)
         return torch.sigmoid(logits.double()), torch.sigmoid(cosines.double())
 
     def mixed(self, classifier: Tensor, shortlist: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ class LightSettings(Settings):
     """Settings of LightDXML. Defaults are ours, chosen on validation; the preset `paper` has those of Table V."""
 
     dimension: int = setting(
-        2048, "width D of the vectors of tokens, points and labels", at_least=1, search=[512, 1024, 2048]
+        768, "width D of the vectors of tokens, points and labels", at_least=1, search=[512, 768, 1024, 2048]
     )
     token_init: str = setting("random", "token vectors at the start: random, fasttext, or a file", was="tokens")
     relu: bool = setting(False, "ReLU at the end of the label encoder, Eq. (4)")
@@ -30,7 +30,7 @@ class LightSettings(Settings):
     )
     index: Kind | None = setting(None, "index of labels: exact, hnsw or ivf; none: exact up to 50,000, else hnsw")
     loss: Literal["logistic", "decoupled"] = setting(
-        "logistic",
+        "decoupled",
         "of the classifier: each label on its own, Eq. (3), or each right label against all wrong ones",
         search=["logistic", "decoupled"],
     )
@@ -68,6 +68,11 @@ class LightSettings(Settings):
         """Return k for this many labels."""
         return min(labels, self.shortlist_size or max(100, min(700, math.ceil(labels / 20))))
 
+    def trained_width(self, labels: int) -> int:
+        """Return how many labels of a shortlist training uses, for this many labels."""
+        width = self.width(labels)
+        return min(width, self.negatives or max(25, width // 4))
+
     def kind(self, labels: int, device: torch.device) -> Kind:
         """Return the kind of index for this many labels."""
         return self.index or ("exact" if labels <= EXACT or device.type == "cuda" else "hnsw")
@@ -75,10 +80,10 @@ class LightSettings(Settings):
 
 PRESETS: dict[str, LightSettings] = {
     "paper": LightSettings(  # Table V for EURLex-4K; value by value in docs/papers/lightdxml.md
-        dimension=300, token_init="fasttext", relu=True, cosine=False, shortlist_size=500, index="hnsw",
-        shared_negatives=False, residual=False, dropout=0.0, batch_size=255, epochs=16, min_steps=1, cycle_epochs=8,
+        dimension=300, token_init="fasttext", relu=True, cosine=False, shortlist_size=500, negatives=500,
+        index="hnsw", loss="logistic", shared_negatives=False, residual=False, dropout=0.0, batch_size=255, epochs=16, min_steps=1, cycle_epochs=8,
         label_epochs=8, learning_rate=0.006, label_learning_rate=0.003, beta=0.75,
     ),
     "default": LightSettings(),
-    "fast": LightSettings(dimension=1024, epochs=2, min_steps=200, learning_rate=0.004),
+    "fast": LightSettings(dimension=512, epochs=2, min_steps=200, learning_rate=0.004),
 }  # fmt: skip
