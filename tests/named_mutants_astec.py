@@ -162,8 +162,8 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ("astec", "β always 0.75", NETWORK, "0.75 if settings.beta is None else settings.beta", "0.75", STEP),
     (
         "astec", "β not restored", NETWORK,
-        'self.beta, self.classifier.stored_lengths = float(more["beta"]), more',
-        "self.classifier.stored_lengths = more", TESTS,
+        'self.beta = float(tensor_of(more, "beta", torch.float64))',
+        "pass", TESTS,
     ),
     (
         "astec", "documents' index not restored", NETWORK,
@@ -198,8 +198,8 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ("astec", "γ forgotten in searches_apart", SETTINGS, "return self.gamma > 0 or (", "return (", STEP),
     (
         "astec", "shortlist's cosines in place of its scores", MIXED,
-        "listed if apart else row_products(",
-        "row_products(", STEP,
+        "        if self.searched_apart:\n            cosines = listed\n        elif steady:",
+        "        if steady:", STEP,
     ),
     (
         "astec", "one offset for all labels", MIXED,

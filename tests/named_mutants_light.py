@@ -114,8 +114,8 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "lightdxml", "shortlist a label too short", LIGHT,
-        "k = self.settings.width(len(self.counts))",
-        "k = max(1, self.settings.width(len(self.counts)) - 1)",
+        "self.index.search(chunk, k).ids",
+        "self.index.search(chunk, max(1, k - 1)).ids",
         STEP,
     ),
     (
@@ -227,7 +227,12 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
         "self.near = model.shortlists(model.encoded(self.part.X), 5)",
         TESTS,
     ),
-    ("lightdxml", "training uses whole shortlists", LIGHT, "k = model.settings.trained_width(", "k = model.settings.width(", TESTS),
+    (
+        "lightdxml", "training uses whole shortlists", LIGHT,
+        "k = model.settings.trained_width(",
+        "k = model.settings.width(",
+        TESTS,
+    ),
     (
         "lightdxml", "β swapped", LIGHT,
         "return candidate_scores(self.beta * classifier + (1 - self.beta) * shortlist)",

@@ -277,9 +277,9 @@ def test_beta_is_chosen_on_the_candidates_of_prediction(monkeypatch):
     learner, seen = model.learners()[0], []
     plain = MixedClassifier.probabilities
 
-    def probabilities(self: MixedClassifier, queries: Tensor, ids: Tensor, listed: Tensor) -> tuple[Tensor, Tensor]:
+    def probabilities(self: MixedClassifier, queries: Tensor, ids: Tensor, listed: Tensor, *more: Any) -> Any:
         seen.append((ids, listed))
-        return plain(self, queries, ids, listed)
+        return plain(self, queries, ids, listed, *more)
 
     monkeypatch.setattr(MixedClassifier, "probabilities", probabilities)
     figures_by_beta(learner, held_out, Lesson(part, held_out))

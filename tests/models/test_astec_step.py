@@ -31,7 +31,7 @@ PAPER: dict[str, Any] = {  # the frame of the preset `paper`, without dropout
     "dimension": WIDTH, "features": "relu", "cosine": False, "clusters": 4, "smoothing": "clusters", "gamma": 0.3,
     "neighbours": 5, "search_by": "intermediate", "shortlist_size": LISTED, "index": "exact", "negatives": "own",
     "random_negatives": 2, "freeze_tokens": True, "refresh_epochs": None, "dropout": 0.0, "module1_dropout": 0.0,
-    "min_steps": 1, "epochs": 1, "module1_epochs": 1, "beta": 0.3,
+    "min_steps": 1, "epochs": 1, "module1_epochs": 1, "beta": 0.3, "loss": "logistic",
 }  # fmt: skip
 OURS: dict[str, Any] = {  # the frame of the preset `default`
     **PAPER, "features": "signed", "cosine": True, "smoothing": "none", "gamma": 0.0, "search_by": "final",
@@ -297,6 +297,7 @@ def predicted(part: Part, row: int, network: nn.Module, settings: AstecSettings)
 @pytest.mark.parametrize(("frame", "changes"), [
     (PAPER, {}), (PAPER, {"gamma": 0.0}), (PAPER, {"cosine": True}), (OURS, {}), (OURS, {"search_by": "intermediate"}),
     (OURS, {"gamma": 0.5}), (OURS, {"biases": False}), (OURS, {"beta": 1.0}), (OURS, {"residual": False}),
+    (OURS, {"loss": "decoupled"}),
 ])  # fmt: skip
 def test_prediction_mixes_classifier_and_shortlist(part, fitted, frame, changes):
     found = fitted(frame, **changes)

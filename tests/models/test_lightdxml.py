@@ -278,7 +278,7 @@ def test_shortlist_recall_by_hand(monkeypatch):
     part = Part(matrix([{0, 1}, {2}, set(), {3}], 5), X=csr_array((4, 42), dtype=np.float32))
     model = model_of(planted())
     near = torch.tensor([[4, 1], [2, 2], [0, 1], [1, 0]], dtype=torch.int32)
-    monkeypatch.setattr(model, "shortlists", lambda vectors: near)
+    monkeypatch.setattr(model, "shortlists", lambda vectors, k: near)
     assert model.shortlist_recall(part) == pytest.approx(2 / 4)  # 1 and 2 are listed, 0 and 3 are not
     assert model.shortlist_recall(part.take(np.array([2, 2, 2, 2]))) == 1
 

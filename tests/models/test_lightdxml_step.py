@@ -32,6 +32,7 @@ POINTS, FEATURES, LABELS, WIDTH = 40, 6, 9, 3
 NAMELESS, TEXT_ONLY = LABELS - 2, LABELS - 1  # labels without points; the second has a text
 ROWS = [0, 1, 4, 5, 9, 17, 30]
 BASE: dict[str, Any] = {
+    "loss": "logistic",
     "dimension": WIDTH, "shortlist_size": 3, "dropout": 0.4, "batch_size": 64, "epochs": 2, "min_steps": 1,
     "cycle_epochs": 1, "label_epochs": 2, "beta": 0.3, "index": "exact",
 }  # fmt: skip
@@ -296,7 +297,14 @@ def test_a_batch_of_the_label_encoder_has_at_most_2048_points(steps, monkeypatch
 @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"cosine": False}, {"relu": True}, {"residual": False}, {"cosine": False, "residual": False, "relu": True}],
+    [
+        {},
+        {"cosine": False},
+        {"relu": True},
+        {"residual": False},
+        {"cosine": False, "residual": False, "relu": True},
+        {"loss": "decoupled"},
+    ],
 )
 def test_prediction(steps, changes, beta):
     part, Z = made_part(), texts_of_labels()

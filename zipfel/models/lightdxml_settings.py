@@ -80,9 +80,9 @@ class LightSettings(Settings):
 
 PRESETS: dict[str, LightSettings] = {
     "paper": LightSettings(  # Table V for EURLex-4K; value by value in docs/papers/lightdxml.md
-        dimension=300, token_init="fasttext", relu=True, cosine=False, shortlist_size=500, negatives=500,
-        index="hnsw", loss="logistic", shared_negatives=False, residual=False, dropout=0.0, batch_size=255, epochs=16, min_steps=1, cycle_epochs=8,
-        label_epochs=8, learning_rate=0.006, label_learning_rate=0.003, beta=0.75,
+        dimension=300, token_init="fasttext", relu=True, cosine=False, shortlist_size=500, negatives=500, index="hnsw",
+        loss="logistic", shared_negatives=False, residual=False, dropout=0.0, batch_size=255, epochs=16, min_steps=1,
+        cycle_epochs=8, label_epochs=8, learning_rate=0.006, label_learning_rate=0.003, beta=0.75,
     ),
     "default": LightSettings(),
     "fast": LightSettings(dimension=512, epochs=2, min_steps=200, learning_rate=0.004),
