@@ -130,6 +130,7 @@ def timed(model: LightDxml, name: str, seconds: dict[str, float]) -> None:
 def share_scored(model: LightDxml, lesson: Lesson, seed: int) -> float:
     """Return the share of all labels, in percent, that a step scores: right or on a shortlist of its batch."""
     part, numbers, counts = labelled(lesson.train), np.random.default_rng(seed), []
+    assert part.X is not None
     for _ in range(COUNTED):
         rows = np.sort(numbers.permutation(len(part))[: model.schedule(part).batch_size])
         near = model.shortlists(model.encoded(part.X[rows]), model.settings.trained_width(model.label_count)).numpy()

@@ -45,7 +45,8 @@ def is_whole(folder: Path) -> bool:
         sys.stderr.write(f"{error}\n")
         return False
     found = {saved.about["version"], saved.documents["labels"]["version"]}
-    return found | {*saved.serve["weights"].unique().tolist(), *saved.train["weights"].unique().tolist()} == found
+    weights = {*saved.serve["weights"].flatten().tolist(), *saved.train["weights"].flatten().tolist()}
+    return found | weights == found
 
 
 def save_until_killed(folder: Path, first: int) -> None:
