@@ -1,17 +1,18 @@
 # The service in a container that is not root, cannot write where its code lies, and holds exact versions.
 #
-#   docker build -t zipfel .
+#   docker build --build-arg TORCH_INDEX=URL -t zipfel .    # URL: the index of CPU wheels that pytorch.org names
 #   docker run --read-only --cap-drop ALL -p 127.0.0.1:8000:8000 -v "$PWD/runs/light:/models/light:ro" zipfel /models/light
 #
 # For a build that is the same for ever, give the digest that your registry shows for the base image:
-#   docker build --build-arg DIGEST=sha256:... -t zipfel .
+#   docker build --build-arg TORCH_INDEX=URL --build-arg DIGEST=sha256:... -t zipfel .
 # The packages of requirements.lock take 1.3 GB, of which torch (for the CPU, x86_64) is 0.76.
 ARG PYTHON=python:3.11.14-slim-bookworm
 ARG DIGEST=
 
 FROM ${PYTHON}${DIGEST:+@${DIGEST}} AS build
 # torch for the CPU is not on PyPI; the hashes of the lock file decide what is installed, wherever it comes from
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG TORCH_INDEX
+RUN test -n "${TORCH_INDEX}" || { echo "give --build-arg TORCH_INDEX=URL, the index of torch's CPU wheels"; exit 1; }
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/zipfel
 WORKDIR /src
