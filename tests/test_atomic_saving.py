@@ -116,7 +116,7 @@ KILLED_AT_EVERY_STEP = """
 import os, shutil, signal, sys
 from pathlib import Path
 import torch
-from tests.test_saving import model, names, version_in
+from tests.test_atomic_saving import model, names, version_in
 from zipfel import persistence
 from zipfel.data.formats import atomic
 
