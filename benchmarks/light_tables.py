@@ -64,12 +64,12 @@ ARMS: dict[str, dict[str, Any]] = {
     "relu": {"relu": True},
     **{f"label-epochs={epochs}": {"label_epochs": epochs} for epochs in (0, 1, 8)},
     "beta": {},
-    **{f"d={width}": {"dimension": width} for width in (256, 512, 1024, 2048)},
+    **{f"d={width}": {"dimension": width} for width in (256, 512, 768, 1024, 2048)},
     **{f"epochs={epochs}": {"epochs": epochs, "min_steps": 1} for epochs in (1, 2, 4, 8)},
     "start=fasttext": {"token_init": "fasttext"},
     "reranker": {"reranker": True},
     "plain": {"residual": False, "shared_negatives": False},
-    "decoupled": {"loss": "decoupled"},
+    "logistic": {"loss": "logistic"},
 }
 NAMES = ("P@1", "P@3", "P@5", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
 CURVE = ("P@1", "PSP@1", "P@3", "PSP@3", "P@5", "PSP@5")  # figures for each β

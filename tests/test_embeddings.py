@@ -15,6 +15,7 @@ from scipy.sparse import csr_array
 
 from zipfel.errors import DataError
 from zipfel.server.catalog import Catalog
+from zipfel.server.settings import Sources
 from zipfel.tagger import Tagger
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -107,7 +108,7 @@ def test_texts_and_vectors_decide_together(model, tmp_path):
     tagger.save(tmp_path / "model")
     assert Tagger.load(tmp_path / "model", device="cpu").predict(new, 2) == predicted
     with pytest.raises(DataError, match="was fitted on vectors beside texts; only models fitted on texts alone can be"):
-        Catalog({"m": tmp_path / "model"})
+        Catalog(Sources({"m": [tmp_path / "model"]}))
     assert tagger.known({"text": ["zyzzyva", "zyzzyva"], "vector": np.array([[1, 0, 0], [0, 0, 0]])}).tolist() == [
         True,
         False,

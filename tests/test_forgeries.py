@@ -26,7 +26,7 @@ from zipfel.tagger import Tagger
 
 FIXTURES = Path(__file__).parent / "fixtures" / f"format-{FORMAT}"
 FREE = ("source.prints", "index.seed")  # numbers that index nothing
-ANY_ROWS = ("index.graph", "index.centroids")  # whose rows cannot be counted by other tensors
+ANY_ROWS = ("index.graph", "documents.graph", "index.centroids")  # whose rows cannot be counted by other tensors
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

@@ -130,8 +130,8 @@ def test_tensors_take_their_numbers_and_a_header(tmp_path):
     [
         # GLaS: a row of 4 numbers for each feature and label, a bias, scale and offset
         ("glas", {"dimension": 4}, 4 * (100 * 4 + 30 * 4 + 4 + 2)),
-        # two tables; the width is a third of the features at most, here 33
-        ("mnn", {}, 4 * (100 * 33 + 30 * 33)),
+        # two tables; the width is half of the features at most, here 50
+        ("mnn", {}, 4 * (100 * 50 + 30 * 50)),
         # input, bias, output, linear path
         ("dxml", {"dimension": 4, "hidden_size": 8}, 4 * (100 * 8 + 8 + 4 * 8 + 4 + 100 * 4)),
         # tokens; a residual layer with two weights a number, and its singular vector; labels, scale, offset; two layers

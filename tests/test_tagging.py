@@ -24,7 +24,7 @@ from zipfel.server.catalog import Catalog
 from zipfel.server.gate import Gate
 from zipfel.server.measures import Measures
 from zipfel.server.service import Service
-from zipfel.server.settings import ServeSettings
+from zipfel.server.settings import ServeSettings, Sources
 from zipfel.tagger import Tagger
 from zipfel.tagging import Request, Tag, Tagged
 from zipfel.types import Ranking
@@ -82,10 +82,10 @@ def posted(folder: Path, *bodies: dict[str, Any], **limits: Any) -> list[httpx.R
 
     async def responses() -> list[httpx.Response]:
         measures = Measures()
-        service = Service(Catalog({"m": folder}), ServeSettings(**limits), measures)
+        service = Service(Catalog(Sources({"m": [folder]})), ServeSettings(**limits), measures)
         service.start()
         transport = httpx.ASGITransport(Gate(built(service), measures, None))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             answers = await asyncio.gather(*(client.post("/tag", json=body) for body in bodies))
         await service.stop()
         return answers
@@ -184,7 +184,7 @@ def test_a_request_with_extra_labels_is_tagged_once(folder, extra, monkeypatch):
 
     monkeypatch.setattr(TextFeatures, "transform", counted)
     monkeypatch.setattr(tagging, "rank", lambda fitted, X, *more: ranked.append(X.shape[0]) or rank(fitted, X, *more))
-    Catalog({"m": folder})
+    Catalog(Sources({"m": [folder]}))
     warming = len(transformed)  # texts that are tagged to warm up a model
     transformed.clear()
     ranked.clear()

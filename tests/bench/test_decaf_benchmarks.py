@@ -73,11 +73,11 @@ def test_a_line_of_fan_out_has_recall_by_length(dataset, capsys):
 
 
 def test_an_arm_that_fails_says_why_and_the_next_goes_on(dataset, capsys):
-    for arm in ("fft", "all-labels"):
-        about = {"arm": arm, "preset": "paper", "changes": QUICK, "validation": 0.0}
+    for arm, more in (("full", {"token_init": "missing.vec"}), ("all-labels", {})):
+        about = {"arm": arm, "preset": "paper", "changes": {**QUICK, **more}, "validation": 0.0}
         decaf_tables.run_arm(replace(dataset, feature_names=None), about, [0], "cpu")
     failed, done = recorded(capsys)
-    assert failed["error"] == "ConfigError: token_init=fasttext needs features with names, such as words of texts"
+    assert failed["error"] == "ConfigError: token_init=missing.vec needs features with names, such as words of texts"
     assert "P@1" not in failed
     assert done["list recall"] == 100
 

@@ -35,7 +35,7 @@ def recorded(capsys) -> list[dict]:
 def test_arms_are_those_of_table_1():
     arms = glas_table1.ARMS
     assert {"none", "glas", "spread_out", "laplacian", "gravity", "base", "linear", "algorithm-1"} < arms.keys()
-    assert [arm for arm in arms if arm.startswith("lambda=")] == [f"lambda={10**power}" for power in range(5)]
+    assert [arm for arm in arms if arm.startswith("lambda=")] == [f"lambda={10**power}" for power in range(6)]
     assert {arms["rho=1.0"]["feature_dropout"], arms["rho=0.6"]["feature_dropout"]} == {0.0, 0.4}
     assert [arms[f"B={size}"]["batch_size"] for size in (1024, 2048)] == [1024, 2048]
     assert [arms[f"d={width}"]["dimension"] for width in (256, 512)] == [256, 512]

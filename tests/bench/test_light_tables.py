@@ -43,7 +43,7 @@ def test_every_arm_is_a_setting_of_lightdxml():
         row = {name: value for name, value in changes.items() if name != "preset"}
         settings = settings_of("lightdxml", changes.get("preset", "default"), row)
         same = settings == settings_of("lightdxml")
-        assert same == (arm in ("default", "beta", "label-epochs=1", "d=2048")), arm
+        assert same == (arm in ("default", "beta", "label-epochs=1", "d=768")), arm
 
 
 def test_groups_and_sums_of_arms():
@@ -74,7 +74,7 @@ def test_lines_have_all_figures_and_a_failing_arm_does_not_stop_the_next(dataset
         assert {*light_tables.NAMES, "recall", "first recall", "MB", "train seconds", "P@1 sd"} < line.keys()
         assert line["P@1"] > 50
         assert 50 < line["labels scored by a step, %"] <= 100
-        assert line["seconds"]["fit"] > line["seconds"]["place_labels"] > 0
+        assert line["seconds"]["fit"] > line["seconds"]["place_labels"] >= 0
         assert line["seeds"] == [0, 1]
     assert reranked["MB"] > 1.5 * beta["MB"]
     assert "learn_reranker" in reranked["seconds"]
@@ -104,7 +104,7 @@ def test_labels_that_a_step_scores_by_hand(monkeypatch):
     """Ten points, one in a batch: its label and the two that are listed for all."""
     part = Part(csr_array(np.eye(10, 8, dtype=np.float32)[[0] * 10]), X=csr_array(np.ones((10, 3), dtype=np.float32)))
     model = LightDxml(3, 8, settings_of("lightdxml", changes=SMALL), torch.Generator())
-    monkeypatch.setattr(model, "shortlists", lambda points: torch.tensor([[5, 6]] * len(points)))
+    monkeypatch.setattr(model, "shortlists", lambda points, k: torch.tensor([[5, 6]] * len(points)))
     assert light_tables.share_scored(model, Lesson(part), 0) == pytest.approx(100 * 3 / 8)
 
 

@@ -114,7 +114,7 @@ def test_models_lists_settings_with_values_and_help(zipfel_command):
     )
     assert "glas: Settings of GLaS." in listed
     assert "dimension (1024): width d of the vectors of points and labels" in listed  # the same in all presets
-    assert "learning_rate (paper 0.002, default 0.002, fast 0.004): highest learning rate" in listed
+    assert "learning_rate (paper 0.008, default 0.002, fast 0.004): highest learning rate" in listed
 
 
 def test_models_lists_what_each_model_can_do(zipfel_command):

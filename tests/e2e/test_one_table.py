@@ -27,7 +27,7 @@ from zipfel.server.catalog import Catalog
 from zipfel.server.gate import Gate
 from zipfel.server.measures import Measures
 from zipfel.server.service import Service
-from zipfel.server.settings import ServeSettings
+from zipfel.server.settings import ServeSettings, Sources
 from zipfel.tagger import Tagger
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -94,10 +94,10 @@ def tag_at_service(folder: Path, **body: Any) -> httpx.Response:
 
 def at_service(folder: Path, path: str, body: dict[str, Any]) -> httpx.Response:
     async def ask() -> httpx.Response:
-        service = Service(Catalog({"m": folder}), ServeSettings(), Measures())
+        service = Service(Catalog(Sources({"m": [folder]})), ServeSettings(), Measures())
         service.start()
         transport = httpx.ASGITransport(Gate(built(service), service.measures, None), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             answer = await client.post(path, json=body)
         await service.stop()
         return answer

@@ -12,7 +12,7 @@ from torch import nn
 
 from zipfel.errors import DataError
 from zipfel.models.base import Model, Tensors
-from zipfel.models.saving import assign, own_tensors, sparse_matrix, sparse_tensors
+from zipfel.models.saving import assign, check_tensors, own_tensors, sparse_matrix, sparse_tensors
 
 
 class Layer(nn.Module):
@@ -59,10 +59,10 @@ def test_tensors_are_put_back_without_a_copy_whatever_their_size():
 def test_missing_tensors_are_named():
     state = own_tensors(Small())
     with pytest.raises(DataError, match=r"^the saved model lacks tensors: counts, one\.bias$"):
-        assign(Small(), {name: state[name] for name in ("left", "one.weight", "table")})
+        check_tensors({name: state[name] for name in ("left", "one.weight", "table")}, Small(), Small(), 0, 0)
     many = nn.ModuleList(Layer(1) for _ in range(3))
     with pytest.raises(DataError, match=r"^the saved model lacks tensors: 0\.bias, .*, 2\.bias, \.\.\.$"):
-        assign(many, {})
+        check_tensors({}, many, many, 0, 0)
 
 
 class Halves(Model):

@@ -184,9 +184,9 @@ def test_models_are_added_and_removed_by_a_file(from_file, capfd):
     assert reload('[models]\nmnn = "MODELS/mnn"') == [("mnn", True)]
     assert client.tag(["paper"], model="glas").status_code == 404
     for _ in range(500):  # the removed model's queue ends in a moment
-        if len(client.service.tasks) > 1:
+        if len(client.service.tasks) > 2:
             client.runner.run(asyncio.sleep(0.01))
-    assert len(client.service.tasks) == len(client.service.batchers) == 1
+    assert (len(client.service.tasks), len(client.service.batchers)) == (2, 1)  # a task watches the files
     capfd.readouterr()
     assert reload('[models]\nmnn = "MODELS/none"\nglas = "MODELS/glas"') == [("mnn", True), ("glas", False)]
     assert '"event":"swap failed","level":"error","model":"mnn"' in capfd.readouterr().err
@@ -235,7 +235,7 @@ def test_swaps_that_are_asked_for_together_load_a_model_once(serving, models, mo
     client = serving("glas")
     client.service.catalog.slot("glas").folder = models / "newer"
     reads, real = [], Tagger.load
-    monkeypatch.setattr(catalog.Tagger, "load", lambda path, device: reads.append(path) or real(path, device))
+    monkeypatch.setattr(catalog.Tagger, "load", lambda path, **more: reads.append(path) or real(path, **more))
 
     async def twice() -> None:
         await asyncio.gather(client.service.swap(), client.service.swap())
@@ -246,7 +246,7 @@ def test_swaps_that_are_asked_for_together_load_a_model_once(serving, models, mo
 
 def test_models_are_loaded_onto_the_chosen_device(models, monkeypatch):
     devices, real = [], Tagger.load
-    monkeypatch.setattr(catalog.Tagger, "load", lambda path, device: devices.append(device) or real(path, "cpu"))
+    monkeypatch.setattr(catalog.Tagger, "load", lambda path, device, copy: devices.append(device) or real(path, "cpu"))
     Catalog(Sources({"m": [models / "glas"]}), "cuda:1")
     assert devices == ["cuda:1"]
     with pytest.raises(ConfigError, match="unknown device 'gpu'"):

@@ -112,6 +112,8 @@ class HnswIndex:
         nodes, written = state["nodes"].cpu().numpy(), state["graph"].cpu().numpy()
         if (nodes.dtype.name, nodes.ndim, written.dtype.name, written.ndim) != ("int64", 1, "uint8", 1):
             raise DataError("the graph of the index has a wrong type or shape")
+        if (state["seed"].ndim, state["seed"].dtype) != (0, torch.int64):
+            raise DataError("the seed of the index is not one whole number")
         if len(nodes) != len(vectors):
             raise DataError(f"the index was made for {len(nodes)} vectors; found {len(vectors)}")
         known, firsts = np.unique(nodes, return_index=True)  # and the first row of each node

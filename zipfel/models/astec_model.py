@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -23,6 +23,18 @@ from zipfel.models.saving import sparse_matrix, sparse_tensors
 from zipfel.training.run import Run, State, part_of, with_prefix
 
 
+@dataclass(frozen=True)
+class Documents:
+    """Points whose labels are candidates for points near them. Unlike a Part's, their numbers are not checked again."""
+
+    Y: csr_array
+    X: csr_array
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return int(self.Y.shape[0])
+
+
 class AstecModel(Model):
     """The learners of Astec, and the documents that they search. `Astec` adds training by Modules I to IV."""
 
@@ -35,7 +47,7 @@ class AstecModel(Model):
         self.networks = nn.ModuleList(Network(features, labels, settings, generator) for _ in range(settings.learners))
         self.register_buffer("counts", torch.zeros(labels, dtype=torch.int32))
         self.reranker: Reranker | None = None  # until it has learned
-        self.documents = Part(csr_array((0, labels), dtype=np.float32), X=csr_array((0, features), dtype=np.float32))
+        self.documents = Documents(csr_array((0, labels), dtype=np.float32), csr_array((0, features), dtype=np.float32))
 
     @classmethod
     def abilities(cls, settings: AstecSettings) -> Abilities:
@@ -88,7 +100,7 @@ class AstecModel(Model):
         """Append the points of a part to the documents whose labels are candidates, but those that are among them."""
         known = Memory(torch.empty(0), widened(self.documents.Y, len(self.counts)), self.documents.X)
         new = not_among(part, known) if len(self.documents) else part
-        self.documents = Part(vstack([known.Y, new.Y], format="csr"), X=vstack([known.X, new.X], format="csr"))
+        self.documents = Documents(vstack([known.Y, new.Y], format="csr"), vstack([known.X, new.X], format="csr"))
         for network in self.all_networks():
             network.centroids.documents = self.counts.new_zeros(
                 len(self.documents), self.settings.dimension, dtype=torch.float32
@@ -100,7 +112,7 @@ class AstecModel(Model):
         X = self.documents.X
         assert X is not None
         X = csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], self.features))
-        self.documents = Part(self.documents.Y, X=X)
+        self.documents = Documents(self.documents.Y, X)
         for network in self.all_networks():
             network.features.tokens.grow(count, generator, std=self.settings.dimension**-0.5)
         if self.reranker is not None:
@@ -128,9 +140,10 @@ class AstecModel(Model):
     def take_tensors(self, more: State) -> None:
         """Restore the state that `more_tensors` returned."""
         if "documents.Y.indptr" in more:
-            Y, X = (sparse_matrix(f"documents.{name}", more, width) for name, width in
-                    (("Y", self.label_count), ("X", self.features)))  # fmt: skip
-            self.documents = Part(Y, X=X)
+            rows = len(self.all_networks()[0].centroids.documents)
+            Y = sparse_matrix("documents.Y", more, self.label_count, rows)
+            X = sparse_matrix("documents.X", more, self.features, rows)
+            self.documents = Documents(Y, X)
         for number, network in enumerate(self.all_networks()):
             network.take_tensors(part_of(more, f"networks.{number}."))
         if self.reranker is not None:
@@ -157,7 +170,7 @@ class AstecModel(Model):
             return 0.0
         start = time.perf_counter()
         part = labelled(lesson.train)
-        self.documents = Part(part.Y, X=part.X)
+        self.documents = Documents(part.Y, part.X)
         for network in self.all_networks():
             known = network.centroids.documents
             network.centroids.documents = known[torch.arange(len(self.documents)) % len(known)]

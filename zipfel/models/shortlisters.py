@@ -226,7 +226,7 @@ class ClusterBeam(Shortlister):
         """Check the clusters of labels, and that each has a vector."""
         super().check(labels)
         state = {"heads": self.heads, "clusters": self.clusters}
-        tensor_of(state, "heads", torch.float32, None, self.settings.dimension)
+        tensor_of(state, "heads", torch.float32, None, self.settings.dimension + self.settings.label_bias)
         check_range("clusters", tensor_of(state, "clusters", torch.int32, labels), len(self.heads))
 
     def score_offset(self) -> float:
