@@ -297,7 +297,7 @@ def predicted(part: Part, row: int, network: nn.Module, settings: AstecSettings)
 @pytest.mark.parametrize(("frame", "changes"), [
     (PAPER, {}), (PAPER, {"gamma": 0.0}), (PAPER, {"cosine": True}), (OURS, {}), (OURS, {"search_by": "intermediate"}),
     (OURS, {"gamma": 0.5}), (OURS, {"biases": False}), (OURS, {"beta": 1.0}), (OURS, {"residual": False}),
-    (OURS, {"loss": "decoupled"}),
+    (OURS, {"loss": "decoupled"}), (OURS, {"cosine": False}), (PAPER, {"gamma": 0.0, "residual": False}),
 ])  # fmt: skip
 def test_prediction_mixes_classifier_and_shortlist(part, fitted, frame, changes):
     found = fitted(frame, **changes)

@@ -116,19 +116,19 @@ class NearLabels:
         return len(self.index)
 
     def search(self, queries: Tensor, width: int) -> Shortlist:
-        """Return the best `width` labels of each query, with their scores, which do not depend on the batch."""
+        """Return the best `width` labels of each query, and their scores, which are no inner products with it."""
         queries = F.normalize(queries, dim=1)
         ids = self.index.search(queries, width).ids
         cosines = row_products(queries, self.vectors, ids.clamp_min(0)).masked_fill(ids < 0, 0.0)
         if self.documents is None or self.vote is None:
-            return Shortlist(ids, cosines, steady=True)
+            return Shortlist(ids, cosines)
         votes = self.votes(queries, self.vote, self.documents, width)
         # `mean_ranking` halves the sum of both
         near = Ranking(ids.cpu().numpy(), (2 * (1 - self.gamma) * cosines).cpu().numpy())
         both = mean_ranking([near, Ranking(votes.ids, np.float32(2 * self.gamma) * votes.scores)], width)
         labels = torch.from_numpy(both.ids)
         scores = torch.from_numpy(both.scores).masked_fill(labels < 0, 0.0)
-        return Shortlist(labels.to(ids.device), scores.to(ids.device), steady=True)
+        return Shortlist(labels.to(ids.device), scores.to(ids.device))
 
     def votes(self, queries: Tensor, vote: Vote, documents: Index, width: int) -> Ranking:
         """Return s of the labels of near documents, the best `width`."""
