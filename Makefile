@@ -2,6 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 DEMO := .demo
+# Processes that run tests. The tests of a file stay in one of them (--dist loadfile): they share trained models.
+WORKERS ?= 2
 
 .PHONY: demo test test-page mutants browser format clean
 
@@ -13,7 +15,7 @@ test: .venv/test-installed  ## lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 test-page: .venv/page-installed browser  ## the page that `zipfel serve` shows, in a real browser
 	$(BIN)/pytest tests/page

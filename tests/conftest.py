@@ -10,6 +10,9 @@ from typing import NamedTuple
 import pytest
 from hypothesis import Phase, settings
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores, and so do the processes that their tests start
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 settings.register_profile("zipfel", deadline=None, derandomize=True)  # a busy machine is no reason to fail
 settings.register_profile("mutants", settings.get_profile("zipfel"), phases=(Phase.explicit, Phase.generate))
 settings.load_profile("zipfel")

@@ -213,6 +213,8 @@ def test_early_signals_are_kept_and_sigterm_drains(start, models, tmp_path):
     try:
         end = time.monotonic() + WAIT
         while not keeps_hangups(server.process.pid):  # Python itself is starting
+            assert server.process.poll() is None, server.log.read_text()
+            assert time.monotonic() < end
             time.sleep(0.001)
         while '"serving"' not in server.log.read_text() and time.monotonic() < end:
             server.process.send_signal(signal.SIGHUP)
