@@ -18,7 +18,7 @@ def stops_after(times: int, stage: str = "") -> Callable[[Run], None]:
     def prepare(run: Run) -> None:
         plain, left = run.keep, list(range(times))
 
-        def keep(name: str, state: State, notes: Mapping[str, Any] | None = None) -> None:
+        def keep(name: str, state: State, notes: Mapping[str, Any] | None = None, split: Any = None) -> None:
             plain(name, state, notes)
             if name == (stage or name):
                 left.pop()

@@ -29,6 +29,14 @@ class ConfigError(ZipfelError, ValueError):
     """A setting is unknown or has an invalid value."""
 
 
+class LostRankError(ZipfelError, RuntimeError):
+    """Another process that trains the same model has died."""
+
+
+class OtherRankError(ZipfelError, RuntimeError):
+    """Another process that trains the same model has failed, and says why; this one stops in silence."""
+
+
 class MissingDependencyError(ZipfelError, ImportError):
     """An optional package is needed but not installed."""
 

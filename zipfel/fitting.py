@@ -24,8 +24,9 @@ from zipfel.data.source import Source
 from zipfel.data.splits import split_rows
 from zipfel.data.text import TextFeatures, TextSettings
 from zipfel.errors import ConfigError, DataError, ZipfelError, ZipfelWarning, did_you_mean
-from zipfel.models.base import Abilities, Lesson, Model, Predictor, Tensors, model_class, settings_of
+from zipfel.models.base import BUILT_IN, Abilities, Lesson, Model, Predictor, Tensors, model_class, settings_of
 from zipfel.text_choice import TextChoice
+from zipfel.training.ranks import World
 from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome
 from zipfel.types import Sizes
@@ -104,9 +105,24 @@ class Blueprint:
             raise ConfigError(f"{self.choice.model} cannot take new labels, such as {names[0]!r}; "
                               "fit with warm_start=False on all points")  # fmt: skip
 
-    def built(self, features: int, seed: int) -> Model:
-        """Return a new model."""
-        return self.kind(features, len(self.labels), self.settings, Run(seed=seed).generator("start"))
+    def built(self, features: int, seed: int, world: World | None = None) -> Model:
+        """Return a new model; where several ranks train it, with this rank's labels."""
+        start = Run(seed=seed).generator("start")
+        if world is None or not world.splits:
+            return self.kind(features, len(self.labels), self.settings, start)
+        self.check_split()
+        if len(self.labels) < world.size:
+            raise ConfigError(f"{world.size} ranks cannot share {len(self.labels)} labels; start fewer")
+        own = world.share(len(self.labels))
+        model: Model = self.kind(features, len(self.labels), self.settings, start, own)  # type: ignore[call-arg]
+        model.check_split()
+        return model
+
+    def check_split(self) -> None:
+        """Raise ConfigError if several ranks cannot train the model."""
+        if not self.abilities.splits_labels:
+            able = ", ".join(name for name in BUILT_IN if splits_labels(name))
+            raise ConfigError(f"{self.choice.model} is trained by one process; several ranks can train {able}")
 
 
 @dataclass(frozen=True)
@@ -298,7 +314,16 @@ def trained(
         ranking = held_out.ranking if removed is None else held_out.ranking.without(removed)
         ranking = blueprint.labels.consistent(ranking)
         curve = calibration.learned(ranking, held_out.Y, bins, method) or curve
+    if run.world.splits:
+        model.join()
+        predictor = model.predictor() if run.world.is_first else predictor
     return Fitted(blueprint, model, predictor, outcome, curve)
+
+
+def splits_labels(name: str) -> bool:
+    """Whether several ranks can train a model, with its default settings."""
+    kind = model_class(name)
+    return kind.abilities(kind.presets["default"]).splits_labels
 
 
 def chosen_device(name: str) -> torch.device:

@@ -121,9 +121,10 @@ class Tagger(Estimator):
             self._fitted()
         old = self.fitted_ if self.warm_start else None
         if old is None:
-            blueprint = Blueprint.of(dataset, *self.choice(dataset), self.text_choice(dataset, run, device))
+            text = run.world.first(lambda: self.text_choice(dataset, run.aside(), device))
+            blueprint = Blueprint.of(dataset, *self.choice(dataset), text)
             featured = blueprint.featured(dataset)
-            model = blueprint.built(featured.sizes.features, self.seed)
+            model = blueprint.built(featured.sizes.features, self.seed, run.world)
         else:
             blueprint, model, featured = self._extended(old, dataset, warm=True)
         self.fitted_, self.unfinished_ = None, True

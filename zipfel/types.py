@@ -29,6 +29,33 @@ class Sizes(NamedTuple):
     labels: int
 
 
+class Share(NamedTuple):
+    """Rows `start` to `stop` of `total`: the labels, or the points of a batch, that one of several processes holds."""
+
+    start: int
+    stop: int
+    total: int
+
+    @property
+    def rows(self) -> slice:
+        """The rows as a slice of all."""
+        return slice(self.start, self.stop)
+
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+        return self.stop - self.start
+
+    @classmethod
+    def of(cls, rank: int, ranks: int, total: int) -> Share:
+        """Return the rows of one of `ranks` processes; sizes differ by one at most.
+
+        >>> [Share.of(rank, 3, 10)[:2] for rank in range(3)]
+        [(0, 3), (3, 6), (6, 10)]
+        """
+        return cls(total * rank // ranks, total * (rank + 1) // ranks, total)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Bags:
     """B weighted bags of ids, concatenated: bag b is `ids[offsets[b]:offsets[b + 1]]`."""
@@ -48,6 +75,14 @@ class Bags:
     def __len__(self) -> int:
         """Return the number of bags, B."""
         return len(self.offsets) - 1
+
+    def among(self, share: Share) -> Bags:
+        """Return the bags without ids outside a share; the others count from its start."""
+        import torch.nn.functional as F
+
+        kept = (self.ids >= share.start) & (self.ids < share.stop)
+        ends = F.pad(kept.cumsum(0), (1, 0))[self.offsets]
+        return Bags(self.ids[kept] - share.start, self.weights[kept], ends)
 
     def to(self, device: torch.device | str) -> Bags:
         """Return the same bags on `device`."""

@@ -70,7 +70,7 @@ def frame_of(changes: dict[str, Any]) -> Frame:
     return Frame(**{name: value for name, value in {**PAPER, **changes}.items() if name in known})
 
 
-def by_pattern(values: torch.Tensor, share: float, generator: torch.Generator | None) -> torch.Tensor:
+def by_pattern(values: torch.Tensor, share: float, generator: torch.Generator | None, own: None = None) -> torch.Tensor:
     """Drop numbers by the twin's pattern."""
     if generator is None:
         return values

@@ -323,11 +323,11 @@ class BreaksAt(Run):
         super().__init__(folder)
         self.left, self.after = at, after
 
-    def keep(self, name: str, state: State, notes: Mapping[str, Any] | None = None) -> None:
+    def keep(self, name: str, state: State, notes: Any = None, split: Any = None) -> None:
         self.left -= 1
         if self.left < 0 and not self.after:
             raise Stop
-        super().keep(name, state, notes)
+        super().keep(name, state, notes, split)
         if self.left < 0:
             raise Stop
 

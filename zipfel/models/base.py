@@ -29,8 +29,10 @@ from zipfel.models.learner import evenly_spaced as evenly_spaced
 from zipfel.models.learner import labelled as labelled
 from zipfel.models.saving import PROBE, assign, check_tensors, own_tensors
 from zipfel.models.saving import Tensors as Tensors
+from zipfel.training.ranks import World
 from zipfel.training.run import Run, State
-from zipfel.training.trainer import Outcome
+from zipfel.training.trainer import Outcome, split_of
+from zipfel.types import Share
 
 GROUP = "zipfel.models"  # entry points of models from other packages
 BUILT_IN = {
@@ -74,6 +76,7 @@ class Abilities:
     remembers_points: bool = False  # `add_points`: new training points without learning
     takes_new_words: bool = False  # `add_features`: the vocabulary grows with a warm fit
     weights_points: bool = False  # `fit` draws points by `lesson.train.draws`: those with more weight more often
+    splits_labels: bool = False  # the constructor takes `own`, and several processes train a range of labels each
     takes_shortlist: bool = False  # a setting limits training and search to a shortlist of candidates
 
     def __str__(self) -> str:
@@ -102,6 +105,9 @@ class Model(nn.Module):
     presets: ClassVar[Mapping[str, config.Settings]]  # "default" at least; "paper" and "fast" where they make sense
     held_out: ClassVar[float] = 0.05  # share of train that validates, where the user gives no validation points
     most_held_out: ClassVar[int | None] = None  # points: above this the share shrinks
+    own: Share | None = None  # the labels of this process, where several train the model; None: all
+    by_label: tuple[str, ...] = ()  # names of parameters and buffers of which it then has these labels' rows only
+    world: World = World()  # the processes that train it, while they do
     train_only: ClassVar[tuple[str, ...]] = ()  # patterns of names of tensors that prediction does not need
     settings: Any
 
@@ -142,6 +148,25 @@ class Model(nn.Module):
     def ranked_held_out(self, predictor: Predictor, validation: Part) -> HeldOut | None:
         """Return a ranking of points that the model has not learned from, to calibrate scores on; None without any."""
         return rank_held_out(predictor, validation)
+
+    # --- Several processes: with `splits_labels` ----------------------------------------------------------------------
+
+    def check_split(self) -> None:
+        """Raise ConfigError if several processes cannot train it with these settings."""
+
+    def join(self) -> None:
+        """Take the labels of all ranks, on the first rank, once training has ended; on others nothing is usable."""
+        for name, own in split_of(self).items():
+            part, _, attribute = name.rpartition(".")
+            owner = self.get_submodule(part)
+            owner.own = None  # type: ignore[assignment]
+            whole = self.world.collected(getattr(owner, attribute), own)
+            if isinstance(owner._parameters.get(attribute), nn.Parameter):
+                setattr(owner, attribute, nn.Parameter(whole, requires_grad=False))
+            else:
+                setattr(owner, attribute, whole)
+        self.own, self.world = None, World()
+        self.to("cpu")
 
     # --- New labels and points: as `abilities` promises ---------------------------------------------------------------
 

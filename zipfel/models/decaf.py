@@ -38,7 +38,7 @@ from zipfel.nn import losses
 from zipfel.nn.encoders import Reused
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, Schedule, train
-from zipfel.types import stored
+from zipfel.types import Bags, stored
 
 SMALLEST_BATCH = 32  # points, unless train has too few
 ONCE, TWICE = (0.5,), (0.5, 0.75)  # after which shares of their steps the authors halve rates: others, and Module I
@@ -55,7 +55,10 @@ class Decaf(DecafModel):
         """Learn; each module keeps the epoch that is best on validation."""
         part, warm = labelled(lesson.train), bool(self.counts.any())
         self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.counts))).to(self.counts)
-        self.Z = merged_texts(self.Z, lesson.Z)
+        self.Z = merged_texts(self.Z, lesson.Z if lesson.Z is None or self.own is None else lesson.Z[self.own.rows])
+        self.world = run.world
+        for network in self.all_networks():
+            network.world = run.world
         held_out = None if lesson.validation is None else labelled(lesson.validation) or None
         lesson = replace(lesson, train=part, validation=held_out)
         self.note_unused(run)
@@ -184,7 +187,7 @@ class Decaf(DecafModel):
         """
         network.document_block.reset()
         network.label_block.reset()
-        self.start_refinement(network, np.arange(len(self.counts)))
+        self.start_refinement(network, np.arange(len(network.refinement.rows)))  # of this rank's labels
 
     def module_4(self, network: Network, number: int, lesson: Lesson, run: Run, opened: Tensor | None) -> Outcome:
         """Do Module IV: train the classifiers against the labels of opened clusters [N, beam], or (ours) all labels."""
@@ -192,11 +195,17 @@ class Decaf(DecafModel):
         all_texts = None if Z is None or opened is not None else Reused.of(bags(Z).to(device))
         index = None if network.shortlister is None else network.shortlister.index()
 
+        world, labels = run.world, network.own
+
+        def mine(pairs: Bags) -> Bags:
+            return pairs.to(device) if labels is None else pairs.among(labels).to(device)
+
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
-            own = bags(part.Y, rows).to(device)
-            filtered = None if part.filtered is None else bags(part.filtered, rows).to(device)
-            points = network.encode(bags(part.X, rows).to(device), settings.dropout, generator)
-            points = with_ones(points, network.composed_classifiers)
+            own = mine(bags(part.Y, rows))
+            filtered = None if part.filtered is None else mine(bags(part.filtered, rows))
+            share = world.share(len(rows))
+            points = network.encode(bags(part.X, rows[share.rows]).to(device), settings.dropout, generator, share)
+            points = with_ones(world.gather(points, len(rows)), network.composed_classifiers)
             if opened is not None and index is not None:
                 ids = index.labels(opened[torch.from_numpy(rows)].long().to(device))  # [B, beam · M]
                 candidates = pooled(own, list_bags(ids), filtered, settings.add_missed_labels)
@@ -206,7 +215,7 @@ class Decaf(DecafModel):
                 return {settings.loss: loss(points @ W.T + network.offset, candidates.targets, candidates.mask)}
             W = network.classifiers(None, all_texts, settings.dropout, generator)
             if settings.loss == "decoupled":
-                return {"decoupled": losses.decoupled_all(points, W, own, filtered)}
+                return {"decoupled": losses.decoupled_all(points, W, own, filtered, world)}
             return {"logistic": losses.all_labels(points, W, network.offset, own, filtered)}
 
         def quality(held_out: Part) -> float:
@@ -236,7 +245,7 @@ class Decaf(DecafModel):
             W = network.composed_classifiers
             return products(with_ones(network.encoded(sample, np.arange(len(sample))), W), W)  # [N, L]
 
-        network.offset.detach().fill_(matching_offset(part, scores))
+        network.offset.detach().fill_(matching_offset(part, scores, self.own, self.world))
 
     def schedule(self, part: Part, epochs: int, learning_rate: float, halvings: tuple[float, ...] = ONCE) -> Schedule:
         """Return how long and how fast a module learns.  halvings: shares of its steps, if rates are halved."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
+from zipfel.errors import ConfigError
 from zipfel.index.exact import all_products
 from zipfel.models.base import Abilities, Model, Tensors
 from zipfel.models.decaf_network import FIFTH, DecafClassifier, Network, cautious
@@ -22,7 +23,10 @@ from zipfel.models.decaf_settings import DecafSettings
 from zipfel.models.learner import BATCH, Learner, Predictor, learner_of
 from zipfel.models.saving import check_range, sparse_matrix, sparse_tensors
 from zipfel.models.shortlisters import SHORTLISTERS, Shortlister
+from zipfel.models.split import collected_rows
+from zipfel.training.ranks import World
 from zipfel.training.run import Run, State, part_of, with_prefix
+from zipfel.types import Share
 
 
 class DecafModel(Model):
@@ -36,10 +40,15 @@ class DecafModel(Model):
     counts: Tensor  # training points of each label, [L]
     learned: Tensor  # labels that existed in training; those after them are known by their texts only
 
-    def __init__(self, features: int, labels: int, settings: DecafSettings, generator: torch.Generator) -> None:
+    def __init__(
+        self, features: int, labels: int, settings: DecafSettings, generator: torch.Generator, own: Share | None = None
+    ) -> None:
         super().__init__(features, labels, settings, generator)
-        self.Z = csr_array((labels, features), dtype=np.float32)  # texts of labels
-        self.networks = nn.ModuleList(Network(features, labels, settings, generator) for _ in range(settings.learners))
+        self.own = own
+        self.Z = csr_array((labels if own is None else own.size, features), dtype=np.float32)  # texts of labels
+        self.networks = nn.ModuleList(
+            Network(features, labels, settings, generator, own) for _ in range(settings.learners)
+        )
         self.register_buffer("counts", torch.zeros(labels, dtype=torch.int32))
         self.register_buffer("learned", torch.tensor(labels))
 
@@ -51,6 +60,7 @@ class DecafModel(Model):
             scores_label_texts=True,
             takes_labels_by_text=True,
             takes_new_words=not settings.lite,  # whose token vectors Module IV does not train
+            splits_labels=True,
             takes_shortlist=True,
             weights_points=True,
         )
@@ -68,7 +78,21 @@ class DecafModel(Model):
     @property
     def is_exact(self) -> bool:
         """Whether all labels are trained and searched, without a shortlist."""
-        return self.settings.is_exact(len(self.counts), self.counts.device)
+        return self.own is not None or self.settings.is_exact(len(self.counts), self.counts.device)
+
+    def check_split(self) -> None:
+        """Check that all labels are trained, without clusters: each rank folds the loss over its own."""
+        if self.settings.shortlist not in (None, "none") or self.settings.lite:
+            found = "lite=true" if self.settings.lite else f"shortlist={self.settings.shortlist}"
+            raise ConfigError(f"decaf with {found} trains clusters, which several ranks cannot; set shortlist=none")
+
+    def join(self) -> None:
+        """Take the labels of all ranks and their texts."""
+        if self.own is not None:
+            self.Z = collected_rows(self.Z, self.own, self.world)
+        super().join()
+        for network in self.all_networks():
+            network.world = World()
 
     def note_unused(self, run: Run) -> None:
         """Note in the run which settings of clusters were given in vain, because all labels are trained."""

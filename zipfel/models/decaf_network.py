@@ -19,9 +19,11 @@ from zipfel.index.exact import SPARE, ExactIndex, row_products
 from zipfel.models.decaf_settings import DecafSettings
 from zipfel.models.learner import BATCH, Learner, Scorer, candidate_scores, candidates_of, rank_candidates
 from zipfel.models.shortlisters import Shortlister
+from zipfel.models.split import SplitIndex
 from zipfel.nn.classifiers import Combination
 from zipfel.nn.encoders import EmbeddingTable, PredictionEncoder, TextBlock, dropped
-from zipfel.types import Bags, Ranking, Shortlist
+from zipfel.training.ranks import World
+from zipfel.types import Bags, Ranking, Share, Shortlist
 
 FIFTH, CAUTION = 5, 0.25  # chosen on validation of LF-PubMedMeSH: docs/papers/decaf.md
 
@@ -32,34 +34,40 @@ class Network(nn.Module):
     composed_classifiers: Tensor  # w of all labels, [L, D], once `compose` was called; with a bias [L, D + 1]
     rare_power: Tensor  # γ of `decaf_rare.boost_rare`
 
-    def __init__(self, features: int, labels: int, settings: DecafSettings, generator: torch.Generator) -> None:
+    by_label = ("composed_classifiers",)
+
+    def __init__(
+        self, features: int, labels: int, settings: DecafSettings, generator: torch.Generator, own: Share | None = None
+    ) -> None:
         super().__init__()
-        self.settings, D = settings, settings.dimension
+        self.settings, self.own, self.world, D = settings, own, World(), settings.dimension
         self.tokens = EmbeddingTable(features, D, generator, std=settings.initial_std)
         self.document_block, self.label_block = TextBlock(D), TextBlock(D)
-        self.refinement = EmbeddingTable(labels, D, generator, std=settings.initial_std)
+        self.refinement = EmbeddingTable(labels, D, generator, settings.initial_std, own)
         self.combination = Combination(D)
-        self.bias = EmbeddingTable(labels, 1, generator, std=0.0) if settings.label_bias else None
+        self.bias = EmbeddingTable(labels, 1, generator, 0.0, own) if settings.label_bias else None
         start = settings.initial_scale(labels) if settings.cosine else 1.0
         self.scale = nn.Parameter(torch.tensor(start), requires_grad=settings.cosine)
         self.offset = nn.Parameter(torch.tensor(-start / 3 if settings.cosine else 0.0), requires_grad=settings.cosine)
-        self.register_buffer("composed_classifiers", torch.zeros(labels, D + settings.label_bias))
+        self.register_buffer(
+            "composed_classifiers", torch.zeros(labels if own is None else own.size, D + settings.label_bias)
+        )
         self.register_buffer("rare_power", torch.zeros(()))
         self.shortlister: Shortlister | None = None  # none: all labels are candidates
 
     # --- Document and label-text embedding, and classifiers ----------------------------------------------------------
 
-    def encode(self, points: Bags, dropout: float, generator: torch.Generator) -> Tensor:
-        """Return x̂ = ReLU(E_D(x)), [B, D], with dropout; with `cosine`, of length 1."""
+    def encode(self, points: Bags, dropout: float, generator: torch.Generator, share: Share | None = None) -> Tensor:
+        """Return x̂ = ReLU(E_D(x)), [B, D], with dropout; with `cosine`, of length 1.  share: of the batch's points."""
         settings, sums = self.settings, self.tokens(points)
-        x = self.document_block(sums, dropout, generator) if settings.residual else sums
-        x = dropped(F.relu(x), dropout, generator) if settings.relu else x
+        x = self.document_block(sums, dropout, generator, share) if settings.residual else sums
+        x = dropped(F.relu(x), dropout, generator, share) if settings.relu else x
         return F.normalize(x, dim=1) if settings.cosine else x
 
     def label_texts(self, texts: Bags, dropout: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
-        """Return ẑ¹ = E_L(z) of texts, [S, D]."""
+        """Return ẑ¹ = E_L(z) of texts, [S, D]; with dropout and several ranks, of this rank's labels."""
         sums: Tensor = self.tokens(texts)
-        return self.label_block(sums, dropout, generator) if self.settings.residual else sums
+        return self.label_block(sums, dropout, generator, self.own) if self.settings.residual else sums
 
     def classifiers(
         self, labels: Tensor | None, texts: Bags | None, dropout: float = 0.0, generator: torch.Generator | None = None
@@ -122,6 +130,8 @@ class Network(nn.Module):
 
     def learner(self, counts: Tensor, learned: int) -> Learner:
         """Return the learner; labels after the first `learned` are known by their texts only."""
+        if self.own is not None:
+            return self.split_learner(counts, self.own)
         shortlister, device = self.shortlister, self.composed_classifiers.device
         W, in_logits = self.composed_classifiers, self.settings.loss == "decoupled"
         classifier = DecafClassifier(W, self.offset.detach(), counts, learned, in_logits=in_logits)
@@ -134,6 +144,13 @@ class Network(nn.Module):
         return Learner(
             self.prediction_encoder(), index, classifier, device, shortlister.encoder(), has_bias=self.bias is not None
         )
+
+    def split_learner(self, counts: Tensor, own: Share) -> Learner:
+        """Return the learner over the labels of all ranks, which call it together."""
+        W, device = self.composed_classifiers, self.composed_classifiers.device
+        classifier = DecafClassifier(W, self.offset.detach(), counts, own.total)
+        index = SplitIndex(ExactIndex(W), W, own, self.world)
+        return Learner(self.prediction_encoder(), index, classifier, device, has_bias=self.bias is not None)
 
 
 @dataclass(frozen=True)

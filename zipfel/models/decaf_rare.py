@@ -24,6 +24,7 @@ def boost_rare(network: Network, counts: Tensor, held_out: Part | None) -> None:
     Ctrl-C, it stays as it was.  counts: training points of each label, [L].
     """
     W, logs = network.composed_classifiers, rarity(counts).to(network.composed_classifiers)[:, None]
+    logs = logs if network.own is None else logs[network.own.rows]
 
     def lengthened(power: float | Tensor) -> Tensor:
         D = network.settings.dimension

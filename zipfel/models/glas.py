@@ -23,9 +23,10 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from zipfel.config import Settings, Span, setting
-from zipfel.data.batches import bags
+from zipfel.data.batches import bags, entries_of
 from zipfel.data.dataset import Part
-from zipfel.index import Index, Kind, build_index, load_index
+from zipfel.errors import ConfigError
+from zipfel.index import Index, Kind, Search, build_index, load_index
 from zipfel.index.exact import ExactIndex, all_products
 from zipfel.labelspace.graph import Adjacency, adjacency, cooccurrence
 from zipfel.models.base import Abilities, Lesson, Model
@@ -40,13 +41,14 @@ from zipfel.models.learner import (
     validation_of,
 )
 from zipfel.models.saving import tensor_of
+from zipfel.models.split import SplitIndex
 from zipfel.negatives import hardest, holds, sampled_negatives, sampled_positives
 from zipfel.nn import losses, regularizers
 from zipfel.nn.classifiers import OneVsAll
 from zipfel.nn.encoders import EmbeddingTable, Encoder, NormedLinear, drop_features, unique_ids
 from zipfel.training.run import Run, State, part_of, with_prefix
 from zipfel.training.trainer import Outcome, Schedule, train
-from zipfel.types import Bags
+from zipfel.types import Bags, Share
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class Embedding(Encoder):
         hidden = self._activated((sums if self.length is None else sums * self.factors(self.length)) + self.bias)
         for layer in self.layers:
             hidden = self._activated(layer(hidden)) if layer is not self.layers[-1] else layer(hidden)
-        return hidden.float()
+        return hidden.to(losses.summing(hidden.dtype))
 
     def _activated(self, hidden: Tensor) -> Tensor:
         return F.relu(hidden) if self.nonlinear else hidden
@@ -177,16 +179,25 @@ class Glas(Model):
     train_only = ("classifier.lengths",)
     settings: GlasSettings
 
-    def __init__(self, features: int, labels: int, settings: GlasSettings, generator: torch.Generator) -> None:
+    def __init__(
+        self, features: int, labels: int, settings: GlasSettings, generator: torch.Generator, own: Share | None = None
+    ) -> None:
         super().__init__(features, labels, settings, generator)
+        self.own = own
         self.embedding = Embedding(features, settings, generator)
-        self.classifier = OneVsAll(labels, settings.dimension, True, generator, settings.scale)
+        self.classifier = OneVsAll(labels, settings.dimension, True, generator, settings.scale, own=own)
         self.index: Index | None = None  # of the label vectors; None: they are searched exactly
 
     @classmethod
     def abilities(cls, settings: GlasSettings) -> Abilities:
         """Return the abilities of GLaS: φ of a label's text can replace its vector."""
-        return Abilities(scores_label_texts=True, takes_new_words=True, weights_points=True)
+        return Abilities(scores_label_texts=True, takes_new_words=True, weights_points=True, splits_labels=True)
+
+    def check_split(self) -> None:
+        """Check the loss: hard negatives would have to be found among the labels of all ranks at every step."""
+        if self.settings.loss != "logistic":
+            raise ConfigError(f"glas with loss={self.settings.loss} mines negatives among all labels, which several "
+                              "ranks cannot; set loss=logistic")  # fmt: skip
 
     @classmethod
     def resolved(cls, settings: GlasSettings, features: int) -> GlasSettings:
@@ -197,7 +208,7 @@ class Glas(Model):
 
     def fit(self, lesson: Lesson, run: Run) -> Outcome:
         """Learn from train, and keep the epoch with the best P@1 on validation."""
-        settings = self.settings
+        settings, self.world = self.settings, run.world
         self.classifier.restore_lengths()
         self.index = None  # validation searches exactly
         train_part = labelled(lesson.train)
@@ -215,11 +226,13 @@ class Glas(Model):
     def loss(self, part: Part, rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
         """Return the terms of a step: lines 11 to 18 of Algorithm 2."""
         settings, device = self.settings, self.classifier.scale.device
-        points, positives = bags(part.X, rows).to(device), bags(part.Y, rows).to(device)
-        vectors = self.embedding(drop_features(points, settings.feature_dropout, generator))  # [B, d]
+        share, positives = self.world.share(len(rows)), bags(part.Y, rows).to(device)
+        points, entries = bags(part.X, rows[share.rows]).to(device), entries_of(part.X, rows, share)
+        vectors = self.embedding(drop_features(points, settings.feature_dropout, generator, entries))
+        vectors = self.world.gather(vectors, len(rows))  # [B, d]
         chosen, labels = sampled_positives(positives, generator)  # [P], [P]
-        pool = self._pool(positives, generator)  # [S] sorted
-        V = F.normalize(self.classifier.labels.gather(pool), dim=1)  # [S, d]
+        pool = self._own(self._pool(positives, generator))  # [S] sorted
+        V = F.normalize(self.classifier.labels.gather(pool - self._first), dim=1)  # [S, d]
         scores = vectors @ V.T  # [B, S]
         own = holds(positives, pool)  # [B, S]
         excluded = own if part.filtered is None else own | holds(bags(part.filtered, rows).to(device), pool)
@@ -231,12 +244,30 @@ class Glas(Model):
             data = self._data_term(scores[chosen, columns], negatives, weights)
         terms: dict[str, Tensor] = {settings.loss: data}
         if settings.regularizer != "none" and settings.regularizer_weight:
-            terms[settings.regularizer] = settings.regularizer_weight * self._regularizer(vectors, V[columns], labels)
+            sampled = V[columns] if self.own is None else self._sampled(V, pool, columns, labels)
+            regularizer = settings.regularizer_weight * self._regularizer(vectors, sampled, labels)
+            terms[settings.regularizer] = self.world.part(regularizer)
         return terms
+
+    @property
+    def _first(self) -> int:
+        """The first label of this rank."""
+        return 0 if self.own is None else self.own.start
+
+    def _own(self, pool: Tensor) -> Tensor:
+        """Return the labels of a pool that are this rank's."""
+        return pool if self.own is None else pool[(pool >= self.own.start) & (pool < self.own.stop)]
+
+    def _sampled(self, V: Tensor, pool: Tensor, columns: Tensor, labels: Tensor) -> Tensor:
+        """Return the vectors of labels [P] of all ranks, [P, d].  columns: their positions in this rank's pool."""
+        inside = columns.clamp_max(max(0, len(pool) - 1))
+        mine = (pool[inside] == labels) if len(pool) else torch.zeros_like(labels, dtype=torch.bool)
+        known = V.new_zeros(len(labels), V.shape[1]).index_copy(0, mine.nonzero()[:, 0], V[inside[mine]])
+        return self.world.total(known)
 
     def _pool(self, positives: Bags, generator: torch.Generator) -> Tensor:
         """Return the labels of a step: all, or those of the batch and a random draw of others."""
-        count, device = len(self.classifier.labels.rows), positives.ids.device
+        count, device = self.label_count, positives.ids.device
         if count <= self.settings.pool:
             return torch.arange(count, device=device)
         drawn = torch.randint(count, (self.settings.pool,), generator=generator).to(device)
@@ -275,7 +306,7 @@ class Glas(Model):
     def _build_index(self, run: Run) -> None:
         """Index the label vectors, unless they are searched exactly."""
         settings, start = self.settings, time.perf_counter()
-        if settings.index == "exact":
+        if settings.index == "exact" or self.own is not None:  # of several ranks, `join` builds it
             return
         vectors, how = self.classifier.composed(), (settings.deterministic, settings.clusters, settings.probes)
         self.index = build_index(settings.index, vectors, run.seed, *how)
@@ -286,10 +317,12 @@ class Glas(Model):
     def learners(self) -> Sequence[Learner]:
         """Return one learner: φ, search among the unit label vectors, and the score of a cosine."""
         vectors, index = self.classifier.composed(), self.index
+        search: Search
         if index is None or isinstance(index, ExactIndex):  # the model may have been moved
             index = ExactIndex(vectors)
+        search = index if self.own is None else SplitIndex(index, vectors, self.own, self.world)
         classifier = CosineClassifier(vectors, self.score, self.raw)
-        return [Learner(self.embedding.prediction_encoder(), index, classifier, vectors.device)]
+        return [Learner(self.embedding.prediction_encoder(), search, classifier, vectors.device)]
 
     def score(self, cosines: Tensor) -> Tensor:
         """Return scores in [0, 1], in the order of the cosines."""
@@ -309,6 +342,13 @@ class Glas(Model):
         """Return the scores of labels known by their texts [n, features] only, [B, n]: φ(z) stands for v."""
         learner = learner_of(predictor)
         return self.score(all_products(learner.encode(X), learner.encode(Z)))
+
+    def join(self) -> None:
+        """Take the labels of all ranks, and index them."""
+        first = self.world.is_first
+        super().join()
+        if first:
+            self._build_index(Run())
 
     # --- Saving and new labels ---------------------------------------------------------------------------------------
 

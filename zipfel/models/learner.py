@@ -22,8 +22,9 @@ from zipfel.index import Search, recall
 from zipfel.index.exact import SPARE, ExactIndex, row_products, with_ones
 from zipfel.nn.encoders import Encoder
 from zipfel.training.machine import keep_freed_memory
+from zipfel.training.ranks import World
 from zipfel.training.trainer import Outcome, Validation
-from zipfel.types import Bags, Ranking, Shortlist, stored
+from zipfel.types import Bags, Ranking, Share, Shortlist, stored
 
 BATCH = 1024
 SCORES = 1 << 22  # used to set an offset
@@ -392,20 +393,25 @@ def fill_with_frequent(ids: Tensor, scores: Tensor, prior: NDArray[np.float32], 
 
 
 @torch.no_grad()
-def matching_offset(part: Part, score: Callable[[Part], Tensor]) -> float:
+def matching_offset(
+    part: Part, score: Callable[[Part], Tensor], own: Share | None = None, world: World | None = None
+) -> float:
     """Return the offset b with which Σ σ(score + b) equals the number of right labels; for losses that learn none.
 
-    score: returns the scores of points with all labels, [N, L]; it is called with a sample of the part.
+    score: returns the scores of points with all labels, [N, L]; it is called with a sample of the part.  own, world:
+    where several ranks have a range of labels each, the scores are of the rank's own labels.
     """
+    world = world or World()
     sample = evenly_spaced(part, max(16, SCORES // part.Y.shape[1]))
     scores, right = score(sample), sample.Y.nnz
     if sample.filtered is not None:
-        scores[torch.from_numpy(np.stack(sample.filtered.nonzero())).unbind()] = -torch.inf
+        mine = sample.filtered if own is None else sample.filtered[:, own.rows]
+        scores[torch.from_numpy(np.stack(mine.nonzero())).unbind()] = -torch.inf
         right -= sample.Y.multiply(sample.filtered).nnz
-    most = float(scores.abs().nan_to_num(posinf=0.0).max())
+    most = float(world.max(scores.abs().nan_to_num(posinf=0.0).max()))
     low, high = -100.0 - most, 100.0 + most
     for _ in range(40):  # bisection
         middle = (low + high) / 2
-        many = float(torch.sigmoid(scores + middle).sum()) > right
+        many = float(world.sum(torch.sigmoid(scores + middle).sum())) > right
         low, high = (low, middle) if many else (middle, high)
     return middle

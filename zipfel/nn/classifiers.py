@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zipfel.nn.encoders import EmbeddingTable
+from zipfel.types import Share
 
 EXTRA = 8  # columns that biases take: a GPU multiplies odd widths at half the speed
 
@@ -33,16 +34,17 @@ class OneVsAll(nn.Module):
     """A vector w_l for each label; a point's score is w_l · x, or with `cosine` scale · cos(w_l, x) + offset.
 
     scale: the initial scale of cosines; None means 2.5 ln L.  biases: add a number b_l of each label to its scores.
+    own: the labels whose vectors it holds, as in `EmbeddingTable`.
     """
 
     def __init__(
         self, labels: int, width: int, cosine: bool, generator: torch.Generator, scale: float | None = None,
-        biases: bool = False,
+        biases: bool = False, own: Share | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.cosine = cosine
-        self.labels = EmbeddingTable(labels, width, generator, std=width**-0.5)
-        self.biases = EmbeddingTable(labels, 1, generator, std=0.0) if biases else None
+        self.labels = EmbeddingTable(labels, width, generator, std=width**-0.5, own=own)
+        self.biases = EmbeddingTable(labels, 1, generator, std=0.0, own=own) if biases else None
         start = (2.5 * math.log(max(labels, 2)) if scale is None else float(scale)) if cosine else 1.0
         self.scale = nn.Parameter(torch.tensor(start), requires_grad=cosine)
         self.offset = nn.Parameter(torch.tensor(-start / 3 if cosine else 0.0), requires_grad=cosine)

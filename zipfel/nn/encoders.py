@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from zipfel.types import Bags
+from zipfel.types import Bags, Share
 
 PIECE = 256  # entries of a bag that a GPU sums sequentially
 LONG, SHORT = 1 << 22, 127 * 257  # largest whole numbers of three parts and of two: 65,536 products fit into float64
 WORTH = 256.0 ** np.array([[0, 1, 1, 2, 2, 3]])  # of the products of a part and another
+WIDEST = 1 << 26  # random bytes that a GPU draws of which it needs a part only
+DRAWN = 1 << 20  # random numbers drawn at a time where those of other processes are skipped; a multiple of 16
 HALVES = np.int32(0x808080)  # 128 in each of three bytes
 
 
@@ -37,11 +39,19 @@ class EmbeddingTable(nn.Module):
 
     Only the rows that a batch touches cost anything: in training, each use records their ids and a leaf of the autograd
     graph, where the optimiser finds their gradient. (docs/decisions/007-sparse-rows.md)
+
+    own: the ids whose rows this process holds, where several processes split the table; ids count from its start. None:
+    it holds all.
     """
 
-    def __init__(self, size: int, width: int, generator: torch.Generator, std: float) -> None:
+    def __init__(self, size: int, width: int, generator: torch.Generator, std: float, own: Share | None = None) -> None:
         super().__init__()
-        self.rows = nn.Parameter(torch.empty(size, width).normal_(0, std, generator=generator), requires_grad=False)
+        rows = (
+            torch.empty(size, width).normal_(0, std, generator=generator)
+            if own is None
+            else own_normals(own, width, generator, std)
+        )
+        self.rows, self.own = nn.Parameter(rows, requires_grad=False), own
         # uses in this step: (ids [U], leaf [U, D] with their gradient); ids None: all rows
         self.touched: list[tuple[Tensor | None, Tensor]] = []
 
@@ -70,6 +80,23 @@ class EmbeddingTable(nn.Module):
         return rows
 
 
+def own_normals(own: Share, width: int, generator: torch.Generator, std: float) -> Tensor:
+    """Return rows `own` of a random table [total, D], bit for bit, without ever holding the others.
+
+    torch draws normal numbers in blocks of 16, and the last 16 of a tensor anew if they are no whole block.
+    """
+    rows, total, done = torch.empty(own.size, width), own.total * width, 0
+    flat, first, last = rows.view(-1), own.start * width, own.stop * width
+    while done < total:
+        count = DRAWN if total - done >= DRAWN + 16 else total - done
+        drawn = torch.empty(count).normal_(0, std, generator=generator)
+        low, high = max(first, done), min(last, done + count)
+        if low < high:
+            flat[low - first : high - first] = drawn[low - done : high - done]
+        done += count
+    return rows
+
+
 def unique_ids(ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sorted unique ids, and for each id its position among them."""
     unique, inverse = torch.unique(ids, return_inverse=True)
@@ -79,7 +106,7 @@ def unique_ids(ids: Tensor) -> tuple[Tensor, Tensor]:
 def weighted_sum(ids: Tensor, rows: Tensor, bags: Bags) -> Tensor:
     """Return Σ weight · row over each bag, [B, D]; an empty bag is 0."""
     return F.embedding_bag(
-        ids, rows, bags.offsets, mode="sum", per_sample_weights=bags.weights, include_last_offset=True
+        ids, rows, bags.offsets, mode="sum", per_sample_weights=bags.weights.to(rows.dtype), include_last_offset=True
     )
 
 
@@ -206,9 +233,11 @@ class TextBlock(SpectralLayer):
         super().__init__(width)
         self.alpha, self.beta = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(width))
 
-    def forward(self, sums: Tensor, drop: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
-        """Map r̂ [B, D] to [B, D]; with a generator, apply dropout at rate `drop` after the ReLU."""
-        hidden = dropped(F.relu(sums), drop, generator)
+    def forward(
+        self, sums: Tensor, drop: float = 0.0, generator: torch.Generator | None = None, own: Share | None = None
+    ) -> Tensor:
+        """Map r̂ [B, D] to [B, D]; with a generator, drop a share `drop` after the ReLU.  own: as in `dropped`."""
+        hidden = dropped(F.relu(sums), drop, generator, own)
         residual = steady_linear(hidden, torch.sigmoid(self.beta)[:, None] * self.spectral())
         return torch.addcmul(residual, torch.sigmoid(self.alpha), sums)
 
@@ -356,27 +385,54 @@ def whole_products_are_sound(width: int) -> bool:
         return False
 
 
-def dropped(values: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
+def dropped(values: Tensor, share: float, generator: torch.Generator | None, own: Share | None = None) -> Tensor:
     """Apply dropout: zero a share of the values, rounded to 1/256, and scale up the others; no generator, no dropout.
 
-    A random byte decides each value, which takes a twelfth of the time of a random float.
+    A random byte decides each value, which takes a twelfth of the time of a random float.  own: the rows that values
+    [B, D] are of a larger tensor, whose other rows are with other processes: they are dropped as one process would.
     """
     edge = min(255, round(256 * share))  # never drops all
     if generator is None or edge == 0:
         return values
     draws = generator
     if values.is_cuda:  # drawn on the GPU, to avoid a transfer
-        draws = torch.Generator(values.device).manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
-    words = torch.empty((values.numel() + 7) // 8, dtype=torch.int64, device=values.device)
-    bits = words.random_(-(2**63), None, generator=draws).view(torch.uint8)[: values.numel()]
+        seed = int(torch.randint(2**62, (1,), generator=generator))
+        if own is not None and own.total * values.shape[1] > WIDEST:  # too many to draw those of others
+            seed, own = seed + own.start, None
+        draws = torch.Generator(values.device).manual_seed(seed)
+    bits = random_bytes(values.numel(), draws, values.device) if own is None else own_bytes(own, values, draws)
     return values * (bits.view(values.shape) >= edge) * (256 / (256 - edge))
 
 
-def drop_features(bags: Bags, dropout: float, generator: torch.Generator) -> Bags:
-    """Keep each entry of each bag with probability ρ = 1 − dropout, GLaS Sec. 3.3: x ← x ⊙ Bernoulli(ρ)."""
+def random_bytes(count: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    """Return random bytes, [count] uint8."""
+    words = torch.empty((count + 7) // 8, dtype=torch.int64, device=device)
+    return words.random_(-(2**63), None, generator=generator).view(torch.uint8)[:count]
+
+
+def own_bytes(own: Share, values: Tensor, generator: torch.Generator) -> Tensor:
+    """Return the bytes of rows `own`, values [B, D], of those that all rows get; a CPU never holds the others."""
+    width, device, done = values.shape[1], values.device, 0
+    first, last = own.start * width, own.stop * width
+    if values.is_cuda:
+        return random_bytes(own.total * width, generator, device)[first:last]
+    pieces = [torch.empty(0, dtype=torch.uint8, device=device)]
+    while done < own.total * width:
+        piece = random_bytes(min(8 * DRAWN, own.total * width - done), generator, device)
+        pieces.append(piece[max(0, first - done) : max(0, last - done)])
+        done += len(piece)
+    return torch.cat(pieces)
+
+
+def drop_features(bags: Bags, dropout: float, generator: torch.Generator, own: Share | None = None) -> Bags:
+    """Keep each entry of each bag with probability ρ = 1 − dropout, GLaS Sec. 3.3: x ← x ⊙ Bernoulli(ρ).
+
+    own: which entries of the batch's these are, where other processes have the others.
+    """
     if dropout <= 0:
         return bags
-    kept = torch.rand(len(bags.ids), generator=generator, device=generator.device) < 1 - dropout
+    entries = own or Share(0, len(bags.ids), len(bags.ids))
+    kept = torch.rand(entries.total, generator=generator, device=generator.device)[entries.rows] < 1 - dropout
     return Bags(bags.ids, bags.weights * kept.to(bags.weights.device), bags.offsets)
 
 

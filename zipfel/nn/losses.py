@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -126,9 +126,40 @@ def all_labels(points: Tensor, W: Tensor, offset: Tensor, positives: Bags, filte
     return _AllLabels.apply(points, W, offset, positives, filtered)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def decoupled_all(points: Tensor, W: Tensor, positives: Bags, filtered: Bags | None = None) -> Tensor:
-    """Return the `decoupled` loss of points [B, D] over all labels W [L, D], also a chunk of labels at a time."""
-    return _DecoupledAll.apply(points, W, positives, filtered)  # type: ignore[no-any-return, no-untyped-call]
+class Elsewhere(Protocol):
+    """Adds what other processes know of the labels that they hold; `Alone`, if there are none."""
+
+    def log_sum(self, values: Tensor) -> Tensor:
+        """Return ln Σ exp of each process's values, [B]."""
+        ...
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum of each process's values, [B]."""
+        ...
+
+
+class Alone:
+    """All labels are here."""
+
+    def log_sum(self, values: Tensor) -> Tensor:
+        """Return the values."""
+        return values
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the values."""
+        return values
+
+
+def decoupled_all(
+    points: Tensor, W: Tensor, positives: Bags, filtered: Bags | None = None, elsewhere: Elsewhere | None = None
+) -> Tensor:
+    """Return the `decoupled` loss of points [B, D] over all labels W [L, D], also a chunk of labels at a time.
+
+    elsewhere: where W are the labels of one of several processes, adds up the sums over labels of all of them. The
+    result is then this process's part of the loss, that of its true labels; the sum of the parts is the loss.
+    """
+    others = elsewhere or Alone()
+    return _DecoupledAll.apply(points, W, positives, filtered, others)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Chunk(NamedTuple):
@@ -182,6 +213,11 @@ def half(vectors: Tensor) -> Tensor:
     return vectors.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else vectors
 
 
+def summing(kind: torch.dtype) -> torch.dtype:
+    """Return the type in which sums over labels are kept: float32, or float64 for points in float64."""
+    return torch.float64 if kind == torch.float64 else torch.float32
+
+
 class _MeanOfPoints(torch.autograd.Function):
     """A loss whose forward pass computes its gradients too, as sums over points; the mean is taken of both."""
 
@@ -189,24 +225,26 @@ class _MeanOfPoints(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         scale = gradient / ctx.points
-        return *(slope * scale for slope in ctx.saved_tensors), None, None
+        slopes = [slope * scale for slope in ctx.saved_tensors]
+        return *slopes, *(None for _ in range(len(ctx.needs_input_grad) - len(slopes)))
 
 
 class _AllLabels(_MeanOfPoints):
     @staticmethod
     def forward(ctx: Any, points: Tensor, W: Tensor, offset: Tensor, positives: Bags, filtered: Bags | None) -> Tensor:
         chunks = _Chunks(points, W, positives, filtered)
-        loss, to_offset = torch.zeros((), device=W.device), torch.zeros((), device=W.device)
-        to_points, to_W = torch.zeros_like(points, dtype=torch.float32), torch.empty_like(W, dtype=torch.float32)
+        kind = summing(points.dtype)
+        loss, to_offset = (torch.zeros((), dtype=kind, device=W.device) for _ in range(2))
+        to_points, to_W = torch.zeros_like(points, dtype=kind), torch.empty_like(W, dtype=kind)
         for chunk in chunks:
             scores = chunk.scores.add_(offset)
             right = scores[chunk.rows, chunk.columns]
-            loss += F.softplus(scores).sum(dtype=torch.float32) - right.sum(dtype=torch.float32)
+            loss += F.softplus(scores).sum(dtype=kind) - right.sum(dtype=kind)
             slope = scores.sigmoid_()
             slope[chunk.rows, chunk.columns] -= 1
             to_points += slope @ chunks.W[chunk.labels]
             to_W[chunk.labels] = slope.T @ chunks.points
-            to_offset += slope.sum(dtype=torch.float32)
+            to_offset += slope.sum(dtype=kind)
         ctx.save_for_backward(to_points, to_W, to_offset)
         ctx.points = max(1, len(points))
         mean: Tensor = loss / ctx.points
@@ -222,28 +260,32 @@ class _DecoupledAll(_MeanOfPoints):
     """
 
     @staticmethod
-    def forward(ctx: Any, points: Tensor, W: Tensor, positives: Bags, filtered: Bags | None) -> Tensor:
+    def forward(
+        ctx: Any, points: Tensor, W: Tensor, positives: Bags, filtered: Bags | None, elsewhere: Elsewhere
+    ) -> Tensor:
+        kind = summing(points.dtype)
         chunks = _Chunks(points, W, positives, filtered)
         weights = top = torch.empty(0, device=W.device)
-        own, rows, labels = ([torch.empty(0, device=W.device)], *([positives.ids[:0]] for _ in range(2)))
-        total, middle = torch.full((len(points),), LOWEST, device=W.device), chunks.middle()
+        own, rows, labels = ([torch.empty(0, dtype=kind, device=W.device)], *([positives.ids[:0]] for _ in range(2)))
+        total, middle = torch.full((len(points),), LOWEST, dtype=kind, device=W.device), chunks.middle()
         for number in range(len(chunks.starts)):
             chunk = chunks.chunk(number, middle)
-            right = chunk.scores[chunk.rows, chunk.columns].float()
-            own.append(right if middle is None else right + middle[chunk.rows].float())
+            right = chunk.scores[chunk.rows, chunk.columns].to(kind)
+            own.append(right if middle is None else right + middle[chunk.rows].to(kind))
             rows.append(chunk.rows)
             labels.append(chunk.columns + chunk.labels.start)
             weights, top = wrong_weights(chunk, middle)
-            total = torch.logaddexp(total, top.float() + weights.sum(dim=1, dtype=torch.float32).log())
+            total = torch.logaddexp(total, top.to(kind) + weights.sum(dim=1, dtype=kind).log())
+        total = elsewhere.log_sum(total)
         owners, owned = torch.cat(rows), torch.cat(labels)
-        share = 1 / owners.bincount(minlength=len(points)).clamp_min(1)[owners]
+        share = (1 / elsewhere.sum(owners.bincount(minlength=len(points))).clamp_min(1)[owners]).to(kind)
         behind = total[owners] - torch.cat(own)
         pull = behind.sigmoid() * share  # of each true label
-        push = torch.zeros_like(total).index_add_(0, owners, pull)  # of all negatives of a point together
-        to_points, to_W = torch.zeros_like(points, dtype=torch.float32), torch.empty_like(W, dtype=torch.float32)
+        push = elsewhere.sum(torch.zeros_like(total).index_add_(0, owners, pull))  # of all negatives of a point
+        to_points, to_W = torch.zeros_like(points, dtype=kind), torch.empty_like(W, dtype=kind)
         alone = len(chunks.starts) == 1  # weights of a single chunk are still held; those of more are recomputed
         top = top if alone else total.to(weights.dtype)
-        factor = (push * (top.float() - total).clamp_max(88).exp())[:, None]  # 0 without negatives
+        factor = (push * (top.to(kind) - total).clamp_max(88).exp())[:, None]  # 0 without negatives
         for number in range(len(chunks.starts)):
             if not alone:
                 weights, _ = wrong_weights(chunks.chunk(number, top), top)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from zipfel.nn.encoders import EmbeddingTable, unique_ids
+from zipfel.types import Share
 
 BETAS = (0.9, 0.999)  # of Adam
 BLOCK = 1 << 22  # numbers of a table updated at a time
 
 Ids = Tensor | None  # rows of a table, [U]; None means all rows
+
+
+class Sums(Protocol):
+    """Adds up the gradients of several processes, of parameters that each of them has."""
+
+    def rows(self, ids: Ids, gradient: Tensor) -> tuple[Ids, Tensor]:
+        """Return the rows of a table that any process touches, [U] (None: all), and the sum of their gradients."""
+        ...
+
+    def dense(self, gradients: list[Tensor]) -> None:
+        """Replace gradients by their sums over the processes."""
+        ...
 
 
 class Optimiser:
@@ -38,10 +51,16 @@ class Optimiser:
         """Update rows `ids` [U] of a table [V, D] and its state by a gradient [U, D]; ids None: all rows."""
         raise NotImplementedError
 
-    def step(self, rate: float) -> None:
-        """Update by the gradients of the last backward pass at learning rate `rate`, then clear them."""
+    def step(self, rate: float, sums: Sums | None = None) -> None:
+        """Update by the gradients of the last backward pass at learning rate `rate`, then clear them.
+
+        sums: adds those of other processes, but for tables that are split between them.
+        """
         self.steps += 1
         touched = {name: merged(table.touched) for name, table in self.tables.items() if _has_gradient(table)}
+        if sums is not None:
+            touched |= {name: sums.rows(*touched[name]) for name in touched if self.tables[name].own is None}
+            sums.dense([parameter.grad for parameter in self.parameters if parameter.grad is not None])
         for name, (ids, gradient) in touched.items():
             self.update_rows(self.tables[name].rows, self.state[name], ids, gradient, rate)
         for table in self.tables.values():
@@ -61,6 +80,11 @@ class Optimiser:
             for name, value in (self.dense.state[parameter] if self.dense else {}).items():
                 flat[f"dense.{number}.{name}"] = value
         return flat
+
+    def split(self) -> dict[str, Share]:
+        """Return which entries of `state_dict` hold a share of the rows only."""
+        shares = {name: table.own for name, table in self.tables.items() if table.own is not None}
+        return {f"table.{name}.{moment}": own for name, own in shares.items() for moment in self.moments}
 
     def load_state_dict(self, flat: dict[str, Tensor]) -> None:
         """Restore the state that `state_dict` returned."""

@@ -24,6 +24,9 @@ from torch import Tensor
 from zipfel.data.formats.files import lock, new_file, write_bytes
 from zipfel.errors import ConfigError, DataError
 from zipfel.training.progress import Growth, Observer, Progress, line_of
+from zipfel.training.ranks import World
+from zipfel.training.together import read_together, write_together
+from zipfel.types import Share
 
 State = dict[str, Tensor]
 LOGGER = logging.getLogger("zipfel")  # INFO: a line for each epoch, with the values of the log in `record.zipfel`
@@ -38,11 +41,11 @@ class Run:
 
     def __init__(
         self, folder: Path | None = None, seed: int = 0, progress: Progress | None = None,
-        observer: Observer | None = None,
+        observer: Observer | None = None, world: World | None = None,
     ) -> None:  # fmt: skip
         if not 0 <= seed < 2**64:
             raise ConfigError(f"seed must be a whole number from 0 to 2^64 - 1; found {seed}")
-        self.folder, self.seed = folder, seed
+        self.folder, self.seed, self.world = folder, seed, world or World()
         self.progress, self.observer = progress or Progress(), observer or Observer()
         self.is_open, self.notes = folder is None, set[str]()
 
@@ -52,6 +55,11 @@ class Run:
         A run that has kept no result, such as one killed before its first checkpoint, does not count: the folder is
         used as if it were new.  fresh: start over. Results of an earlier run are removed, and nothing else.
         """
+        resumes = self.world.first(lambda: self._opened(inputs, fresh))
+        self.is_open = True
+        return resumes
+
+    def _opened(self, inputs: Mapping[str, Any], fresh: bool) -> bool:
         if self.folder is None:
             return False
         path = self.folder / "run.json"
@@ -59,13 +67,11 @@ class Run:
         _make_folder(self.folder)
         if path.exists() and self.has_results() and not fresh:
             _check_same(_read_inputs(path), wanted, path)
-            self.is_open = True
             return True
         for kept in (*self.folder.glob("*.safetensors"), self.folder / "log.jsonl"):
             kept.unlink(missing_ok=True)
         # last, so that a run interrupted here does not resume with the old results
         write_bytes(path, orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
-        self.is_open = True
         return False
 
     @contextmanager
@@ -80,12 +86,22 @@ class Run:
             self.open(inputs, fresh)
             yield
         except BaseException:
+            if not self.world.is_first:
+                raise
             if self.is_open and self.folder is not None and not self.has_results():
                 self._remove(self.folder)
             for folder in new:
                 with suppress(OSError):  # not empty
                     folder.rmdir()
             raise
+
+    def aside(self) -> Run:
+        """Return the same run for work that one rank does while others wait: it needs no agreement."""
+        if not self.world.splits:
+            return self
+        run = Run(self.folder, self.seed, self.progress, self.observer)
+        run.is_open, run.notes = self.is_open, self.notes
+        return run
 
     def has_results(self) -> bool:
         """Whether the folder holds anything that took time to make."""
@@ -101,31 +117,40 @@ class Run:
             os.close(file)
 
     def stage(self, name: str, make: Callable[[], State], grows_with: Growth = "points") -> State:
-        """Return a stage's result: the kept one, else the one made now."""
+        """Return a stage's result: the kept one, else the one made now; of several ranks, the first makes it."""
+        self.world.check_stop()
         kept = self.load(name)
         if kept is not None:
             return kept[0]
         start = time.perf_counter()
-        result = make()
+        result = self.world.first(make)
         self.observer.made(name, time.perf_counter() - start, grows_with)
         self.keep(name, result)
         return result
 
-    def load(self, name: str) -> tuple[State, dict[str, Any]] | None:
-        """Return the tensors and notes kept under a name, or None."""
+    def load(self, name: str, split: Mapping[str, Share] | None = None) -> tuple[State, dict[str, Any]] | None:
+        """Return the tensors and notes kept under a name, or None.  split: tensors of which this rank takes a share."""
         path = self._file(name)
-        return None if path is None or not path.exists() else read_state(path)
+        if path is None or not self.world.first(path.exists):
+            return None
+        return self.world.all(lambda: read_together(path, split) if split else read_state(path))
 
-    def keep(self, name: str, state: State, notes: Mapping[str, Any] | None = None) -> None:
-        """Keep tensors and notes under a name, atomically."""
+    def keep(
+        self, name: str, state: State, notes: Mapping[str, Any] | None = None, split: Mapping[str, Share] | None = None
+    ) -> None:
+        """Keep tensors and notes under a name, atomically.  split: tensors of which this rank has a share only."""
         path = self._file(name)
-        if path is not None:
-            write_state(path, state, notes or {})
+        if path is None:
+            return
+        if split:
+            write_together(path, state, self.world.first(lambda: dict(notes or {})), split, self.world)
+        else:
+            self.world.first(lambda: write_state(path, state, notes or {}))
 
     def forget(self, name: str) -> None:
         """Remove the result of this name."""
         path = self._file(name)
-        if path is not None:
+        if path is not None and self.world.is_first:
             path.unlink(missing_ok=True)
 
     def _file(self, name: str) -> Path | None:
@@ -134,7 +159,9 @@ class Run:
         return None if self.folder is None else self.folder / f"{name}.safetensors"
 
     def log(self, **values: Any) -> None:
-        """Add a line to the log of the run."""
+        """Add a line to the log of the run; of several ranks, the first does."""
+        if not self.world.is_first:
+            return
         self.progress.log(values)
         line = line_of(values)
         if line is not None and self.observer.is_logged:

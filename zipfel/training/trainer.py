@@ -12,10 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from zipfel.nn.encoders import EmbeddingTable
 from zipfel.nn.optim import Adam, Optimiser, Sgd
 from zipfel.training.machine import keep_freed_memory
 from zipfel.training.progress import Moment, StageLength, span
 from zipfel.training.run import Run, State, part_of, with_prefix
+from zipfel.types import Share
 
 Rows = NDArray[np.int64]
 Weights = NDArray[np.float64]
@@ -110,7 +112,7 @@ def train(
     early with the best weights so far.
     """
     keep_freed_memory()
-    done = run.load(stage)
+    done = run.load(stage, split_of(module))
     if done is not None:
         module.load_state_dict(done[0])
         module.eval()
@@ -126,6 +128,20 @@ def train(
     except KeyboardInterrupt:
         return training.finish(interrupted=True)
     return training.finish()
+
+
+def split_of(module: nn.Module) -> dict[str, Share]:
+    """Return which parameters and buffers of a module hold a share of the labels' rows only.
+
+    A module says so by its attribute `own`, its share, and `by_label`, names of its tensors.
+    """
+    shares: dict[str, Share] = {}
+    for prefix, part in module.named_modules():
+        own = getattr(part, "own", None)
+        if own is not None:
+            names = getattr(part, "by_label", ("rows",) if isinstance(part, EmbeddingTable) else ())
+            shares |= {f"{prefix}.{name}" if prefix else name: own for name in names}
+    return shares
 
 
 def drawn(points: int | Weights, numbers: np.random.Generator) -> Rows:
@@ -186,9 +202,7 @@ class _Training:
                 batch = order[step :: self.steps_an_epoch]
                 self._step(batch, epoch, step)
                 position.step, position.seconds = step + 1, before + time.monotonic() - started
-                self._report(len(batch))
-                if time.monotonic() - self.saved > self.schedule.checkpoint_seconds:
-                    self.checkpoint()
+                self._look_up(len(batch))
                 observer.did("step")
                 if observer.is_enough():
                     break
@@ -203,20 +217,29 @@ class _Training:
 
     def _step(self, rows: Rows, epoch: int, step: int) -> None:
         generator = self.run.generator(self.stage, epoch, step + 1)
+        sums = self.run.world if self.run.world.splits else None
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.schedule.half or self.device.type == "cuda"):
             terms = self.objective(np.sort(rows), generator)
             loss = sum(terms.values(), start=torch.zeros((), device=self.device))
         loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step(self.schedule.rate_at(epoch * self.steps_an_epoch + step, self.steps))
+        self.optimizer.step(self.schedule.rate_at(epoch * self.steps_an_epoch + step, self.steps), sums)
         self.summed += 1
         for name, term in terms.items():
             self.sums[name] = self.sums.get(name, 0) + term.detach()
 
-    def _report(self, points: int) -> None:
-        """Report progress twice a second; only then are losses fetched from the device."""
-        now = time.monotonic()
-        if now - self.reported < 0.5:
-            return
+    def _look_up(self, points: int) -> None:
+        """Report progress twice a second, and keep a checkpoint now and then; all ranks agree on when, and to stop."""
+        now, world = time.monotonic(), self.run.world
+        late, old = now - self.reported >= 0.5, now - self.saved > self.schedule.checkpoint_seconds
+        late, old = world.agreed(late and world.is_first, old and world.is_first)
+        if late:
+            self._report(points, now)
+        if old:
+            self.checkpoint()
+        world.check_stop()
+
+    def _report(self, points: int, now: float) -> None:
+        """Report progress; only now are losses fetched from the device."""
         self.reported = now
         step = self.position.epoch * self.steps_an_epoch + self.position.step
         rate = step / max(self.position.seconds, 1e-9)
@@ -225,7 +248,7 @@ class _Training:
         self.run.progress.update(moment)
 
     def _losses(self) -> dict[str, float]:
-        return {name: float(total) / self.summed for name, total in self.sums.items()}
+        return {name: float(self.run.world.sum(total)) / self.summed for name, total in self.sums.items()}
 
     def _end_epoch(self, epoch: int) -> None:
         if (epoch + 1) % self.schedule.turn_every == 0:
@@ -252,11 +275,17 @@ class _Training:
         state = with_prefix("module.", self.module.state_dict())
         state |= with_prefix("best.", self.best_weights or {})
         state |= with_prefix("optimizer.", self.optimizer.state_dict())
-        self.run.keep(f"{self.stage}.checkpoint", state, vars(self.position))
+        self.run.keep(f"{self.stage}.checkpoint", state, vars(self.position), self._split())
+
+    def _split(self) -> dict[str, Share]:
+        """Return which tensors of a checkpoint are a share of all rows."""
+        own = split_of(self.module)
+        shares = {f"{part}{name}": share for part in ("module.", "best.") for name, share in own.items()}
+        return shares | {f"optimizer.{name}": share for name, share in self.optimizer.split().items()}
 
     def resume(self) -> bool:
         """Load the last checkpoint; return whether there is one."""
-        kept = self.run.load(f"{self.stage}.checkpoint")
+        kept = self.run.load(f"{self.stage}.checkpoint", self._split())
         if kept is None:
             return False
         state, notes = kept
@@ -278,7 +307,7 @@ class _Training:
         outcome = Outcome(position.best, position.best_epoch, position.epoch, position.seconds, interrupted,
                           self.metric)  # fmt: skip
         if not interrupted:
-            self.run.keep(self.stage, self.module.state_dict(), vars(outcome))
+            self.run.keep(self.stage, self.module.state_dict(), vars(outcome), split_of(self.module))
             self.run.forget(f"{self.stage}.checkpoint")
         return outcome
 

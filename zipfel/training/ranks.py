@@ -1,0 +1,335 @@
+"""The processes that train one model together: ranks, each with a range of labels (docs/decisions/020-label-shards.md).
+
+`World` is one process and does nothing; `Ranks` are several, which talk through torch.distributed. Models call the same
+methods in both cases, and know no more than their own labels and what to gather or to add up.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Self, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from zipfel.errors import ConfigError, LostRankError, OtherRankError, ZipfelError
+from zipfel.types import Share
+
+MEETING = timedelta(minutes=5)  # to wait for the others at the start
+WAITING = timedelta(days=7)  # a rank may wait for the first one's long stage; one that dies is noticed at once
+SENT_AT_ONCE = 1 << 26  # bytes of a table that are sent to the first rank at a time
+Ids = Tensor | None
+Result = TypeVar("Result")
+
+
+class World:
+    """One process: it has all labels and all points, and nobody to talk to."""
+
+    rank, size = 0, 1
+    is_first = True  # the rank that writes and shows progress
+    splits = False  # whether labels are split between ranks
+
+    def __init__(self) -> None:
+        self.sent: Counter[str] = Counter()  # bytes that this rank has sent, by what they are
+
+    def share(self, total: int) -> Share:
+        """Return the rows of so many that are this rank's."""
+        return Share.of(self.rank, self.size, total)
+
+    # --- Of vectors and gradients -------------------------------------------------------------------------------------
+
+    def gather(self, rows: Tensor, total: int) -> Tensor:
+        """Return the rows of all ranks, [total, D], of which each has its share; gradients are summed back."""
+        return rows
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sum of values over ranks; gradients are summed too."""
+        return values
+
+    def part(self, term: Tensor) -> Tensor:
+        """Return this rank's part of a term of the loss that all ranks compute."""
+        return term
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum of values over ranks, without gradients."""
+        return values
+
+    def max(self, values: Tensor) -> Tensor:
+        """Return the largest of values over ranks, without gradients."""
+        return values
+
+    def log_sum(self, values: Tensor) -> Tensor:
+        """Return ln Σ exp of values over ranks, without gradients."""
+        return values
+
+    def columns(self, values: Tensor) -> Tensor:
+        """Return the columns of all ranks beside each other, [B, ranks · W]."""
+        return values
+
+    def rows(self, ids: Ids, gradient: Tensor) -> tuple[Ids, Tensor]:
+        """Return the rows of a table that any rank touches, [U] (None: all), and the sum of their gradients."""
+        return ids, gradient
+
+    def dense(self, gradients: list[Tensor]) -> None:
+        """Replace gradients by their sums over ranks."""
+
+    def collected(self, rows: Tensor, own: Share) -> Tensor:
+        """Return the rows of all ranks, [total, ...], on the CPU of the first rank; elsewhere an empty tensor."""
+        return rows
+
+    # --- Of the run ---------------------------------------------------------------------------------------------------
+
+    def agreed(self, *wishes: bool) -> tuple[bool, ...]:
+        """Return for each wish whether any rank has it."""
+        return wishes
+
+    def check_stop(self) -> None:
+        """Raise KeyboardInterrupt on all ranks if one was asked to stop."""
+
+    def first(self, work: Callable[[], Result]) -> Result:
+        """Let the first rank do some work, and return its result on all; if it fails, it fails on all."""
+        return work()
+
+    def all(self, work: Callable[[], Result]) -> Result:
+        """Do some work on all ranks and return each one's result; if it fails on one, it fails on all."""
+        return work()
+
+    def check_same(self, inputs: Mapping[str, Any]) -> None:
+        """Raise ConfigError if ranks were started with different inputs."""
+
+
+class Ranks(World):
+    """Several processes, one a GPU or one a few cores, on one machine or more."""
+
+    splits = True
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__()
+        self.rank, self.size, self.is_first = rank, size, rank == 0
+        self.stopping = False  # set by a signal; all ranks stop at the same step
+
+    @classmethod
+    def met(cls, device: torch.device) -> Self:
+        """Meet the other ranks, as torchrun or `--workers` started them: gloo between CPUs, NCCL between GPUs."""
+        import torch.distributed as dist
+
+        rank, size = _number("RANK"), _number("WORLD_SIZE")
+        kind = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        address = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        try:
+            dist.init_process_group(kind, timeout=MEETING)
+            dist.barrier(device_ids=[device.index or 0] if device.type == "cuda" else None)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise ConfigError(f"rank {rank} of {size} on {socket.gethostname()} cannot meet the others at {address}: "
+                              f"{_line(error)}") from None  # fmt: skip
+        dist.distributed_c10d._set_pg_timeout(WAITING, None)
+        return cls(rank, size)
+
+    # --- Of vectors and gradients -------------------------------------------------------------------------------------
+
+    def gather(self, rows: Tensor, total: int) -> Tensor:
+        """Return the rows of all ranks, [total, D], of which each has its share; gradients are summed back."""
+        return _Gather.apply(rows, self, total)  # type: ignore[no-any-return, no-untyped-call]
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sum of values over ranks; gradients are summed too."""
+        return _Total.apply(values, self)  # type: ignore[no-any-return, no-untyped-call]
+
+    def part(self, term: Tensor) -> Tensor:
+        """Return this rank's part of a term of the loss that all ranks compute."""
+        return term / self.size
+
+    def sum(self, values: Tensor, kind: str = "sums over labels") -> Tensor:
+        """Return the sum of values over ranks, without gradients."""
+        return self._reduced(values.detach().clone(), "SUM", kind)
+
+    def max(self, values: Tensor) -> Tensor:
+        """Return the largest of values over ranks, without gradients."""
+        return self._reduced(values.detach().clone(), "MAX", "sums over labels")
+
+    def log_sum(self, values: Tensor) -> Tensor:
+        """Return ln Σ exp of values over ranks, without gradients."""
+        top = self.max(values)
+        return top + self.sum((values - top).exp()).log()
+
+    def columns(self, values: Tensor) -> Tensor:
+        """Return the columns of all ranks beside each other, [B, ranks · W]."""
+        return torch.cat(list(self._gathered(values, "shortlists")), dim=1)
+
+    def rows(self, ids: Ids, gradient: Tensor) -> tuple[Ids, Tensor]:
+        """Return the rows of a table that any rank touches, [U] (None: all), and the sum of their gradients.
+
+        Ids are few beside rows: they are gathered, and rows of their union are summed as one dense block.
+        """
+        if ids is None:
+            return None, self._reduced(gradient.contiguous(), "SUM", "gradients of tokens")
+        counts = torch.stack(self._gathered(torch.tensor([len(ids)], device=ids.device), "ids of tokens"))[:, 0]
+        padded = F.pad(ids, (0, int(counts.max()) - len(ids)), value=-1)
+        union = torch.unique(torch.cat(self._gathered(padded, "ids of tokens")))
+        union = union[union >= 0]
+        block = gradient.new_zeros(len(union), gradient.shape[1])
+        block[torch.searchsorted(union, ids)] = gradient
+        return union, self._reduced(block, "SUM", "gradients of tokens")
+
+    def dense(self, gradients: list[Tensor]) -> None:
+        """Replace gradients by their sums over ranks."""
+        if not gradients:
+            return
+        flat = self._reduced(torch.cat([gradient.reshape(-1) for gradient in gradients]), "SUM", "gradients of layers")
+        for gradient, summed in zip(
+            gradients, torch.split(flat, [gradient.numel() for gradient in gradients]), strict=True
+        ):
+            gradient.copy_(summed.view_as(gradient))
+
+    def collected(self, rows: Tensor, own: Share) -> Tensor:
+        """Return the rows of all ranks, [total, ...], on the CPU of the first rank; elsewhere an empty tensor.
+
+        Ranks send theirs one after the other, and in pieces: nobody but the first holds more than its own.
+        """
+        import torch.distributed as dist
+
+        cpu, shares = rows.detach().to("cpu").contiguous(), self.everyone(own)
+        whole = cpu.new_empty((own.total if self.is_first else 0, *rows.shape[1:]))
+        step = max(1, SENT_AT_ONCE // max(1, rows.element_size() * rows[:1].numel()))
+        if self.is_first:
+            whole[own.rows] = cpu
+        for rank, share in enumerate(shares[1:], 1):
+            for start in range(share.start, share.stop, step):
+                piece = slice(start, min(start + step, share.stop))
+                if self.is_first:
+                    self._call(dist.recv, whole[piece], rank)
+                elif self.rank == rank:
+                    self._call(dist.send, cpu[piece.start - own.start : piece.stop - own.start], 0)
+        return whole
+
+    def _gathered(self, values: Tensor, kind: str) -> list[Tensor]:
+        import torch.distributed as dist
+
+        values = values.contiguous()
+        parts = [torch.empty_like(values) for _ in range(self.size)]
+        self._call(dist.all_gather, parts, values)
+        self.sent[kind] += (self.size - 1) * values.nbytes
+        return parts
+
+    def _reduced(self, values: Tensor, operation: str, kind: str) -> Tensor:
+        import torch.distributed as dist
+
+        self._call(dist.all_reduce, values, getattr(dist.ReduceOp, operation))
+        self.sent[kind] += 2 * (self.size - 1) * values.nbytes // self.size  # of a ring
+        return values
+
+    # --- Of the run ---------------------------------------------------------------------------------------------------
+
+    def everyone(self, value: Result) -> list[Result]:
+        """Return the values of all ranks."""
+        import torch.distributed as dist
+
+        values: list[Any] = [None] * self.size
+        self._call(dist.all_gather_object, values, value)
+        return values
+
+    def agreed(self, *wishes: bool) -> tuple[bool, ...]:
+        """Return for each wish whether any rank has it."""
+        found = self._reduced(torch.tensor(wishes, dtype=torch.uint8), "MAX", "agreement")
+        return tuple(map(bool, found.tolist()))
+
+    def check_stop(self) -> None:
+        """Raise KeyboardInterrupt on all ranks if one was asked to stop."""
+        if self.agreed(self.stopping)[0]:
+            self.stopping = False
+            raise KeyboardInterrupt
+
+    def first(self, work: Callable[[], Result]) -> Result:
+        """Let the first rank do some work, and return its result on all; if it fails, it fails on all."""
+        import torch.distributed as dist
+
+        answer: list[Any] = [self.all(lambda: work() if self.is_first else None)]
+        self._call(dist.broadcast_object_list, answer, 0)
+        return answer[0]  # type: ignore[no-any-return]
+
+    def all(self, work: Callable[[], Result]) -> Result:
+        """Do some work on all ranks and return each one's result; if it fails on one, it fails on all."""
+        try:
+            result = work()
+        except LostRankError:
+            raise
+        except BaseException as error:
+            self.everyone(_line(error) if isinstance(error, Exception) else "stopped")
+            raise
+        problems = [problem for problem in self.everyone(None) if problem is not None]
+        if problems:
+            raise OtherRankError(problems[0])
+        return result
+
+    def check_same(self, inputs: Mapping[str, Any]) -> None:
+        """Raise ConfigError if ranks were started with different inputs."""
+        everyone = self.everyone(dict(inputs))
+        for rank, other in enumerate(everyone):
+            differ = [name for name in everyone[0] if other.get(name) != everyone[0][name]]
+            if differ or other.keys() != everyone[0].keys():
+                name = differ[0] if differ else "list of inputs"
+                problem = (f"rank {rank} was started with another {name} than rank 0: "
+                           f"{other.get(name)!r}, not {everyone[0].get(name)!r}")  # fmt: skip
+                raise ConfigError(problem) if self.is_first else OtherRankError(problem)
+
+    def _call(self, collective: Callable[..., Any], *arguments: Any) -> None:
+        """Call a collective; where another rank has died, say so instead of showing what its connection did."""
+        try:
+            collective(*arguments)
+        except RuntimeError as error:
+            raise LostRankError(f"rank {self.rank} lost another rank ({_line(error)}); "
+                                "run the same command again to resume") from None  # fmt: skip
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, ranks: Ranks, total: int) -> Tensor:
+        ctx.ranks, ctx.total, sizes = ranks, total, [Share.of(n, ranks.size, total).size for n in range(ranks.size)]
+        padded = F.pad(rows, (0, 0, 0, max(sizes) - len(rows)))
+        return torch.cat([part[:size] for part, size in zip(ranks._gathered(padded, "points"), sizes, strict=True)])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        summed = ctx.ranks._reduced(gradient.contiguous(), "SUM", "gradients of points")
+        return summed[ctx.ranks.share(ctx.total).rows], None, None
+
+
+class _Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, ranks: Ranks) -> Tensor:
+        ctx.ranks = ranks
+        return ranks.sum(values, "vectors of labels")
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.ranks.sum(gradient, "vectors of labels"), None
+
+
+def started() -> bool:
+    """Whether torchrun, or `zipfel train --workers`, has started this process as a rank."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "")
+    if not text.isdigit():
+        raise ConfigError(f"the environment variable {name} must be a whole number; found {text!r}")
+    return int(text)
+
+
+def _line(error: BaseException) -> str:
+    """Return an error's message in one line."""
+    if isinstance(error, ZipfelError):
+        return str(error)
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first}"
