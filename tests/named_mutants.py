@@ -180,7 +180,7 @@ NAMED = [
     ),
     Named(
         "glas", "no feature dropout", GLAS,
-        "self.embedding(drop_features(points, settings.feature_dropout, generator))", "self.embedding(points)",
+        "self.embedding(drop_features(points, settings.feature_dropout, generator, entries))", "self.embedding(points)",
         (GLAS_STEP,),
     ),
     Named(

@@ -112,7 +112,7 @@ CHANGES: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "Module I's points dropped with none", DECAF,
         "points = network.encode(bags(part.X, rows).to(device), dropout, generator)",
-        "points = network.encode(bags(part.X, rows).to(device), 0.0, generator)",
+        "points = network.encode(bags(part.X, rows[share.rows]).to(device), 0.0, generator, share)",
         STEP,
     ),
     (
@@ -203,7 +203,7 @@ CHANGES: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "ẑ² stays random", DECAF,
-        "        self.start_refinement(network, np.arange(len(self.counts)))\n",
+        "        self.start_refinement(network, np.arange(len(network.refinement.rows)))  # of this rank's labels\n",
         "",
         STEP,
     ),
@@ -221,8 +221,8 @@ CHANGES: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "a bias that starts at 1", NETWORK,
-        "EmbeddingTable(labels, 1, generator, std=0.0)",
-        "EmbeddingTable(labels, 1, generator, std=1.0)",
+        "EmbeddingTable(labels, 1, generator, 0.0, own)",
+        "EmbeddingTable(labels, 1, generator, 1.0, own)",
         STEP,
     ),
     # Module IV
@@ -296,8 +296,8 @@ CHANGES: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "points not dropped", DECAF,
-        "points = network.encode(bags(part.X, rows).to(device), settings.dropout, generator)",
-        "points = network.encode(bags(part.X, rows).to(device), 0.0, generator)",
+        "points = network.encode(bags(part.X, rows[share.rows]).to(device), settings.dropout, generator, share)",
+        "points = network.encode(bags(part.X, rows[share.rows]).to(device), 0.0, generator, share)",
         STEP,
     ),
     (
@@ -333,32 +333,32 @@ CHANGES: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     # Sec. 3: texts and prediction
     (
         "no ReLU at the end of x̂", NETWORK,
-        "x = dropped(F.relu(x), dropout, generator) if settings.relu else x",
+        "x = dropped(F.relu(x), dropout, generator, share) if settings.relu else x",
         "pass",
         STEP,
     ),
     (
         "a ReLU where none is set", NETWORK,
-        "dropped(F.relu(x), dropout, generator) if settings.relu else x",
-        "dropped(F.relu(x), dropout, generator)",
+        "dropped(F.relu(x), dropout, generator, share) if settings.relu else x",
+        "dropped(F.relu(x), dropout, generator, share)",
         STEP,
     ),
     (
         "the last ReLU without dropout", NETWORK,
-        "x = dropped(F.relu(x), dropout, generator) if",
+        "x = dropped(F.relu(x), dropout, generator, share) if",
         "x = F.relu(x) if",
         STEP,
     ),
     (
         "the block's ReLU without dropout", ENCODERS,
-        "hidden = dropped(F.relu(sums), drop, generator)",
+        "hidden = dropped(F.relu(sums), drop, generator, own)",
         "hidden = F.relu(sums)",
         STEP,
     ),
     (
         "no ReLU in the block", ENCODERS,
-        "hidden = dropped(F.relu(sums), drop, generator)",
-        "hidden = dropped(sums, drop, generator)",
+        "hidden = dropped(F.relu(sums), drop, generator, own)",
+        "hidden = dropped(sums, drop, generator, own)",
         STEP,
     ),
     (
@@ -369,14 +369,14 @@ CHANGES: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "labels read by E_D", NETWORK,
-        "return self.label_block(sums, dropout, generator)",
-        "return self.document_block(sums, dropout, generator)",
+        "return self.label_block(sums, dropout, generator, self.own)",
+        "return self.document_block(sums, dropout, generator, self.own)",
         STEP,
     ),
     (
         "points read by E_L", NETWORK,
-        "x = self.document_block(sums, dropout, generator)",
-        "x = self.label_block(sums, dropout, generator)",
+        "x = self.document_block(sums, dropout, generator, share)",
+        "x = self.label_block(sums, dropout, generator, share)",
         STEP,
     ),
     (

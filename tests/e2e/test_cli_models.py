@@ -120,11 +120,11 @@ def test_models_lists_settings_with_values_and_help(zipfel_command):
 def test_models_lists_what_each_model_can_do(zipfel_command):
     listed = listed_models(zipfel_command)
     for model, abilities in {
-        "glas": "scores label texts, takes new words, weights points",
+        "glas": "scores label texts, takes new words, weights points, splits labels",
         "mnn": "remembers points",
         "dxml": "remembers points",
         "lightdxml": "scores label texts, places labels by text, takes new words, weights points, takes shortlist",
-        "decaf": "reads label texts, scores label texts, takes labels by text, takes new words, weights points, "
+        "decaf": "reads label texts, scores label texts, takes labels by text, takes new words, weights points, splits labels, "
         "takes shortlist",
         "astec": "takes new words, weights points, takes shortlist",
         "linear": "takes new words",
