@@ -124,8 +124,8 @@ def test_models_lists_what_each_model_can_do(zipfel_command):
         "mnn": "remembers points",
         "dxml": "remembers points",
         "lightdxml": "scores label texts, places labels by text, takes new words, weights points, takes shortlist",
-        "decaf": "reads label texts, scores label texts, takes labels by text, takes new words, weights points, splits labels, "
-        "takes shortlist",
+        "decaf": "reads label texts, scores label texts, takes labels by text, takes new words, weights points, "
+        "splits labels, takes shortlist",
         "astec": "takes new words, weights points, takes shortlist",
         "linear": "takes new words",
         "blend": "reads label texts, scores label texts, takes labels by text, takes new words",

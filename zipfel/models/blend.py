@@ -327,7 +327,8 @@ class Blend(Model):
         """Return what the main part can do, and the linear part does not prevent."""
         main, _ = settings.parts()
         own = model_class(settings.main).abilities(main)
-        return dataclasses.replace(own, remembers_points=False, weights_points=False, takes_shortlist=False)
+        without = dict.fromkeys(("remembers_points", "weights_points", "takes_shortlist", "splits_labels"), False)
+        return dataclasses.replace(own, **without)
 
     # --- Learning -----------------------------------------------------------------------------------------------------
 
