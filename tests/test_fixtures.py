@@ -9,7 +9,7 @@ import pytest
 
 from tests.fixtures.make import ASKED, KINDS
 from zipfel.errors import DataError
-from zipfel.persistence import FORMAT, verify
+from zipfel.persistence import FORMAT, SHARDED, verify
 from zipfel.tagger import Tagger
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -38,14 +38,18 @@ def test_a_saved_model_of_this_format_learns_on(name):
 
 
 def test_a_model_of_an_older_format_is_refused_with_what_to_do():
-    with pytest.raises(DataError, match=f"format 1, but this version reads {FORMAT}; train the model again"):
+    with pytest.raises(
+        DataError, match=f"format 1, but this version reads {FORMAT} and {SHARDED}; train the model again"
+    ):
         Tagger.load(FIXTURES / "format-1" / "glas")
 
 
 def test_a_model_of_a_later_format_is_refused_with_what_to_do(tmp_path):
     about = json.loads((FIXTURES / f"format-{FORMAT}" / "glas" / "model.json").read_text())
-    (tmp_path / "model.json").write_text(json.dumps({**about, "format": FORMAT + 1}))
-    with pytest.raises(DataError, match=f"format {FORMAT + 1}, but this version reads {FORMAT}; update zipfel"):
+    (tmp_path / "model.json").write_text(json.dumps({**about, "format": SHARDED + 1}))
+    with pytest.raises(
+        DataError, match=f"format {SHARDED + 1}, but this version reads {FORMAT} and {SHARDED}; update zipfel"
+    ):
         Tagger.load(tmp_path)
 
 

@@ -19,7 +19,7 @@ from zipfel.data.labels import LabelSpace
 from zipfel.errors import DataError, ZipfelError
 from zipfel.fitting import Fitted
 from zipfel.models.base import settings_of
-from zipfel.persistence import FORMAT, Saved
+from zipfel.persistence import FORMAT, SHARDED, Saved
 from zipfel.tagger import Tagger
 from zipfel.training.run import write_state
 
@@ -152,12 +152,14 @@ def test_a_broken_model_json_is_refused(folder, content):
 
 @pytest.mark.parametrize(
     ("format", "advice"),
-    [(FORMAT + 1, "update zipfel"), (FORMAT - 1, "train the model again, or load it with the version that saved it")],
+    [(SHARDED + 1, "update zipfel"), (FORMAT - 1, "train the model again, or load it with the version that saved it")],
 )
 def test_another_format_is_refused_with_advice(folder, format, advice):
     edit(folder / "model.json", format=format, new_field=1)
     for read in (Tagger.load, persistence.verify):
-        with pytest.raises(DataError, match=f"format {format}, but this version reads {FORMAT}; {advice}$"):
+        with pytest.raises(
+            DataError, match=f"format {format}, but this version reads {FORMAT} and {SHARDED}; {advice}$"
+        ):
             read(folder)
 
 

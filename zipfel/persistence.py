@@ -1,7 +1,8 @@
 """A saved model: a folder with `model.json`, and safetensors and JSON in `serve/` and `train/`. No pickle anywhere.
 
-`serve/` is what prediction needs, memory-mapped on load; `train/` is what warm starts need besides. Whoever changes the
-format increases FORMAT and adds a model of each kind to tests/fixtures.
+`serve/` is what prediction needs, memory-mapped on load; `train/` is what warm starts need besides. Tensors with a row
+for each label may lie in several files of `serve/`, by ranges of labels (`shards`). Whoever changes the format
+increases FORMAT and adds a model of each kind to tests/fixtures.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
@@ -23,14 +25,17 @@ import orjson
 import torch
 
 from zipfel import __version__
+from zipfel.data.formats import shards
 from zipfel.data.formats.atomic import new_folder, older_version, recover
 from zipfel.data.formats.checksums import CHUNK, checksum, chunk_sums
 from zipfel.data.formats.files import write_bytes
-from zipfel.errors import DataError
+from zipfel.errors import ConfigError, DataError
 from zipfel.training.run import State, read_state, state_size, write_state
 
 FORMAT = 2
+SHARDED = 3  # the format of models whose `serve/` has shards; all else is as in FORMAT
 _TENSORS = "weights.safetensors"
+_WHOLE = (f"serve/{_TENSORS}", f"train/{_TENSORS}")  # tensors that are not divided by labels
 _CHANGED = "was changed since the model was saved"
 _ATTEMPTS = 5  # to load a model that is being replaced
 _BLOCK = 16 << 20  # bytes copied at a time
@@ -59,10 +64,14 @@ def save(saved: Saved, folder: Path, replace: bool = False) -> None:
             write_state(target / part / _TENSORS, state, {})
         for name, document in saved.documents.items():
             write_bytes(target / "serve" / f"{name}.json", _json(document))
-        paths = {p.relative_to(target).as_posix(): p for p in sorted(target.rglob("*")) if p.is_file()}
-        sums = chunk_sums(paths)
-        listed = {name: _entry(path.stat().st_size, checksum(path), sums[name]) for name, path in paths.items()}
-        write_bytes(target / "model.json", _model_json(saved, listed))
+        write_bytes(target / "model.json", _model_json(saved, _listed(target)))
+
+
+def _listed(folder: Path) -> dict[str, Any]:
+    """Return what `model.json` says of the files of a folder."""
+    paths = {p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_file()}
+    sums = chunk_sums(paths)
+    return {name: _entry(path.stat().st_size, checksum(path), sums[name]) for name, path in paths.items()}
 
 
 def _entry(size: int, sha256: str, crc32: list[int]) -> dict[str, Any]:
@@ -72,7 +81,11 @@ def _entry(size: int, sha256: str, crc32: list[int]) -> dict[str, Any]:
 
 def _model_json(saved: Saved, files: Mapping[str, Any]) -> bytes:
     versions = {name: version(name) for name in ("numpy", "scipy", "torch")} | {"python": platform.python_version()}
-    about = {"format": FORMAT, "zipfel": __version__, **saved.about, "versions": versions, "files": files}
+    return _sealed({"format": FORMAT, "zipfel": __version__, **saved.about, "versions": versions, "files": files})
+
+
+def _sealed(about: Mapping[str, Any]) -> bytes:
+    """Return the content of `model.json` with its own sum."""
     about = orjson.loads(_json(about))  # as it will be read
     return _json(about | {"sha256": _seal(about)}, orjson.OPT_INDENT_2) + b"\n"
 
@@ -119,11 +132,14 @@ def load(folder: Path, copy: bool = False) -> Saved:
 def _read(folder: Path, copy: bool) -> Saved:
     about = _checked_about(folder)
     with ExitStack() as stack:
-        weights = {f"{part}/{_TENSORS}": folder / part / _TENSORS for part in ("serve", "train")}
+        weights = {name: folder / name for name in _weights(about)}
         read = {name: stack.enter_context(_copied(path)) if copy else path for name, path in weights.items()}
         documents = {path.relative_to(folder).as_posix(): path for path in sorted((folder / "serve").glob("*.json"))}
         _check_sums(folder, read | documents, about)
-        serve, train = (_finite(read_state(path)[0], folder / name) for name, path in read.items())
+        serve, train = (_finite(read_state(read[name])[0], folder / name) for name in _WHOLE)
+        if by_label := [path for name, path in read.items() if name not in _WHOLE]:
+            of, bounds = about["shards"]["of"], about["shards"]["labels"]
+            serve |= _finite(shards.read(by_label, of, bounds), folder / "serve")
     return Saved(about, {path.stem: orjson.loads(path.read_bytes()) for path in documents.values()}, serve, train)
 
 
@@ -153,6 +169,59 @@ def _finite(state: State, path: Path) -> State:
     return state
 
 
+# --- Shards ----------------------------------------------------------------------------------------------------------
+
+
+def reshard(folder: Path, out: Path, count: int) -> tuple[int, int]:
+    """Write a saved model with another number of shards to a new folder; return the bytes by label, and of all tensors.
+
+    Tensors with a row for each label are divided into ranges of labels. Names, vocabulary and `train/` are copied byte
+    by byte, so that the model is the same.  count: 1 for a model without shards.
+    """
+    saved = _read(folder, copy=False)
+    labels = int(saved.about["sizes"]["labels"])
+    if not 1 <= count <= min(labels, shards.MOST):
+        raise ConfigError(f"shards must be from 1 to {min(labels, shards.MOST)} for {labels} labels; found {count}")
+    by_label = {} if count == 1 else {n: t for n, t in saved.serve.items() if t.ndim and len(t) == labels}
+    about = {name: value for name, value in saved.about.items() if name not in ("files", "sha256", "shards")}
+    with new_folder(out) as target:
+        for part in ("serve", "train"):
+            (target / part).mkdir()
+        for name in (_WHOLE[1], *(n for n in saved.about["files"] if n.endswith(".json"))):
+            shutil.copyfile(folder / name, target / name)
+        write_state(target / _WHOLE[0], {n: t for n, t in saved.serve.items() if n not in by_label}, {})
+        if count > 1:
+            about["shards"] = {"of": str(saved.about["sha256"])[:16], "labels": shards.ranges(labels, count)}
+            _write_shards(target / "serve", by_label, about["shards"])
+        about["format"] = SHARDED if count > 1 else FORMAT
+        write_bytes(target / "model.json", _sealed(about | {"files": _listed(target)}))
+    sizes = [sum(tensor.nbytes for tensor in state.values()) for state in (by_label, saved.serve)]
+    return sizes[0], sizes[1]
+
+
+def _write_shards(folder: Path, state: State, about: Mapping[str, Any]) -> None:
+    bounds = about["labels"]
+    for name, (first, last) in zip(shards.names_of(len(bounds) - 1), pairwise(bounds), strict=True):
+        notes = {"of": about["of"], "labels": orjson.dumps([first, last]).decode()}
+        shards.write(folder / name, state, first, last, notes)
+
+
+def _weights(about: Mapping[str, Any]) -> list[str]:
+    """Return the names of the files of tensors: the whole ones, then the shards in the order of their labels."""
+    count = len(about["shards"]["labels"]) - 1 if about["format"] == SHARDED else 0
+    return [*_WHOLE, *(f"serve/{name}" for name in shards.names_of(count))]
+
+
+def _check_owners(folder: Path, about: Mapping[str, Any]) -> None:
+    """Raise DataError for a shard of another model, which checksums would only call changed."""
+    for name in _weights(about)[len(_WHOLE) :]:
+        if name not in about["files"]:
+            raise DataError("does not belong to the saved model", folder / name)
+        owner = shards.owner(folder / name)
+        if owner not in (None, about["shards"]["of"]):
+            raise DataError("is a shard of another model", folder / name)
+
+
 # --- Files that change -----------------------------------------------------------------------------------------------
 
 
@@ -166,7 +235,7 @@ class Stamp(NamedTuple):
 
 def stamps(folder: Path) -> dict[Path, Stamp]:
     """Return the stamps of the files of a saved model that `load` maps into memory."""
-    return _stamps(folder / part / _TENSORS for part in ("serve", "train"))
+    return _stamps(path for part in ("serve", "train") for path in sorted((folder / part).glob("*.safetensors")))
 
 
 def overwritten(loaded: Mapping[Path, Stamp]) -> list[Path]:
@@ -209,13 +278,15 @@ def read_about(folder: Path) -> dict[str, Any]:
     try:
         about = orjson.loads(path.read_bytes())
         format, seal, files = about["format"], about["sha256"], about["files"]
-        newer = format > FORMAT
+        newer = format > SHARDED
         [(entry["bytes"], entry["sha256"]) for entry in files.values()]
+        if format == SHARDED:
+            _ = about["shards"]["of"], len(about["shards"]["labels"])
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
         raise DataError(f"not a saved model: {error!r}", path) from None
-    if format != FORMAT:
+    if format not in (FORMAT, SHARDED):
         todo = "update zipfel" if newer else "train the model again, or load it with the version that saved it"
-        raise DataError(f"format {format}, but this version reads {FORMAT}; {todo}", path)
+        raise DataError(f"format {format}, but this version reads {FORMAT} and {SHARDED}; {todo}", path)
     if seal != _seal(about):
         raise DataError(_CHANGED, path)
     return dict(about)
@@ -224,10 +295,12 @@ def read_about(folder: Path) -> dict[str, Any]:
 def _checked_about(folder: Path) -> dict[str, Any]:
     """Read `model.json`; raise DataError if a file is missing or has another size than when it was written."""
     about = read_about(folder)
+    for name in about["files"]:
+        if not (folder / name).is_file():
+            raise DataError("is missing", folder / name)
+    _check_owners(folder, about)
     for name, entry in about["files"].items():
         path = folder / name
-        if not path.is_file():
-            raise DataError("is missing", path)
         if path.stat().st_size != entry["bytes"]:
             raise DataError(f"has {path.stat().st_size} bytes; it was written with {entry['bytes']}", path)
     return about

@@ -29,6 +29,8 @@ COMMANDS = {  # command to its module, in which it has the same name; `data` is 
     "report": "zipfel.cli.report",
     "models": "zipfel.cli.model",
     "verify": "zipfel.cli.model",
+    "shard": "zipfel.cli.shards",
+    "merge": "zipfel.cli.shards",
     "serve": "zipfel.cli.serve",
     "bench": "zipfel.cli.bench",
     "data": "zipfel.cli.data",
