@@ -68,7 +68,7 @@ def build(folder: Path, sizes: dict[str, int]) -> None:
     with torch.no_grad():  # in place: a normalised copy of all vectors would double the memory
         for rows in model.classifier.labels.rows.split(1 << 18):  # type: ignore[union-attr, operator]
             rows.copy_(torch.nn.functional.normalize(rows, dim=1))
-    model.classifier.stored_lengths = torch.ones(sizes["labels"])  # type: ignore[union-attr, assignment]
+    model.classifier.stored_lengths = torch.ones(sizes["labels"])  # type: ignore[union-attr]
     tagger = Tagger("glas", device="cpu")
     tagger.fitted_ = Fitted(blueprint, model, model.predictor(), Outcome(None, -1, 0, 0.0))
     tagger.save(folder / "one")
@@ -117,7 +117,7 @@ def main(folder: Path, sizes: dict[str, int]) -> None:
     figures: dict[str, Any] = dict(sizes)
     try:
         for step in STEPS:
-            command = [sys.executable, "-m", "benchmarks.sharded_labels", "--step", step, folder]
+            command = [sys.executable, "-m", "benchmarks.sharded_labels", "--step", step, str(folder)]
             command += [f"{name}={value}" for name, value in sizes.items()]
             figures[step] = orjson.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
             sys.stderr.write(f"{step}: {figures[step]}\n")

@@ -87,7 +87,7 @@ def _model_json(saved: Saved, files: Mapping[str, Any]) -> bytes:
 def _sealed(about: Mapping[str, Any]) -> bytes:
     """Return the content of `model.json` with its own sum."""
     about = orjson.loads(_json(about))  # as it will be read
-    return _json(about | {"sha256": _seal(about)}, orjson.OPT_INDENT_2) + b"\n"
+    return _json({**about, "sha256": _seal(about)}, orjson.OPT_INDENT_2) + b"\n"
 
 
 def sizes(saved: Saved) -> dict[str, int]:

@@ -200,7 +200,7 @@ def _mapped(pieces: Sequence[Piece], size: int) -> Any:
             _address(libc.mmap(base + place, piece.bytes, _KEPT, flags, file, piece.start), piece.path)
         finally:
             os.close(file)
-    return np.frombuffer(memory, np.uint8)
+    return np.frombuffer(memoryview(memory), np.uint8)
 
 
 def _placed(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece]]:
