@@ -239,3 +239,19 @@ def test_few_queries_small_indices_and_other_processors_do_without():
 def test_torch_is_asked_for_the_instructions(monkeypatch, capabilities, faster):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert coarse.half_is_faster.__wrapped__() is faster
+
+
+def test_rows_are_packed_in_blocks_with_the_same_products(monkeypatch):
+    """All rows at once crash torch from 2^30 numbers on."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(-127, 128, (103, 8), generator=generator, dtype=torch.int8)
+    steps, query = torch.rand(103, generator=generator), np.rint(100 * np.random.default_rng(0).random(8)).astype("f4")
+    whole = coarse.packed(rows, steps)(query)
+    monkeypatch.setattr(coarse, "PACKED", 8 * 25)
+    sizes = []
+    prepack = torch.ops.quantized.linear_prepack
+    monkeypatch.setattr(
+        torch.ops.quantized, "linear_prepack", lambda typed, bias: sizes.append(len(typed)) or prepack(typed, bias)
+    )
+    np.testing.assert_array_equal(coarse.packed(rows, steps)(query), whole)
+    assert sizes == [25, 25, 25, 25, 3]

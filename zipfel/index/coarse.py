@@ -18,6 +18,7 @@ from torch import Tensor
 
 STEPS = 127  # largest absolute value of a quantized number
 CHUNK = 1 << 16  # vectors quantized at a time
+PACKED = 1 << 28  # numbers packed together: torch 2.13 crashes on 2^30 and more, such as 10 million vectors of 128
 ROOM = 1 << 24  # inner products held at a time
 EVEN = 2  # if the largest norm is at most this many times the median, one error bound serves all vectors
 GROUP = 64  # adjacent products that are first reduced to their maximum
@@ -74,7 +75,11 @@ def multiplier(rows: Tensor, steps: Tensor) -> Multiplied | None:
 
 
 def packed(rows: Tensor, steps: Tensor) -> Multiplied:
-    """Return a multiplication that packs rows once into the processor's layout."""
+    """Return a multiplication that packs rows once into the processor's layout, in blocks of at most PACKED numbers."""
+    most = max(1, PACKED // max(rows.shape[1], 1))
+    if len(rows) > most:
+        blocks = [packed(*block) for block in zip(rows.split(most), steps.split(most), strict=True)]  # type: ignore[no-untyped-call]
+        return lambda short: np.concatenate([block(short) for block in blocks])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that quantized tensors are deprecated
         typed = torch._make_per_channel_quantized_tensor(
