@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import optuna
 import pytest
+from optuna.storages.journal._file import get_lock_file
 
 import zipfel
 from zipfel import Tagger, TextSettings, config
@@ -26,6 +28,7 @@ from zipfel.errors import ConfigError, DataError, MissingDependencyError
 from zipfel.models.base import model_class, model_names, settings_of
 from zipfel.tune import judging, seconds_of, tune
 from zipfel.tune import search as searching
+from zipfel.tune.folder import HoldsCtrlC
 from zipfel.tune.judging import Judge, sizes_of
 from zipfel.tune.results import Trial, best_of
 from zipfel.tune.space import space_of
@@ -601,6 +604,25 @@ def test_without_optuna_one_line_says_what_to_install(zipfel_command, data_folde
     assert outcome.err == "error: a search for settings needs optuna: pip install 'zipfel[tune]'\n"
     with pytest.raises(MissingDependencyError):
         tune(quick(), [], [])
+
+
+def test_ctrl_c_waits_until_a_line_of_the_journal_is_written():
+    lock, written = HoldsCtrlC(), []
+
+    def write() -> None:
+        with get_lock_file(lock):
+            signal.raise_signal(signal.SIGINT)
+            written.append("line")
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert written == ["line"]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)  # at once again
+    with get_lock_file(lock):  # what was pressed before does not count twice
+        pass
+    with get_lock_file(lock), ThreadPoolExecutor(1) as threads:
+        assert threads.submit(lambda: (lock.acquire(), lock.release())).result() == (True, None)
 
 
 def test_ctrl_c_at_the_command_line_keeps_the_best(data_folder, tmp_path):

@@ -206,7 +206,7 @@ def test_memory_does_not_grow_with_the_file(zipfel_command, monkeypatch, model, 
         assert zipfel_command("predict", model, "--input", path, "--out", tmp_path / f"{lines}-{name}").code == 0
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] < 1.1 * peaks[0] + 200_000
+    assert peaks[1] < peaks[0] + 1_000_000  # room for garbage; 18,000 lines that are kept take several times that
     assert (tmp_path / f"20000-{name}").stat().st_size > 4 * (tmp_path / f"2000-{name}").stat().st_size > 0
 
 

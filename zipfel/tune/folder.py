@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal._file import BaseJournalFileLock
 
 from zipfel.data.formats.files import write_bytes
 from zipfel.errors import DataError
@@ -49,9 +53,38 @@ class StudyFolder(Run):
 def journal(path: Path) -> BaseStorage:
     """Open the journal of a study."""
     try:
-        return JournalStorage(JournalFileBackend(str(mended(path))))
+        return JournalStorage(JournalFileBackend(str(mended(path)), HoldsCtrlC()))
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"is unreadable ({error!r}); start over with --fresh", path) from None
+
+
+class HoldsCtrlC(BaseJournalFileLock):
+    """Holds Ctrl-C back while Optuna writes a line, in the place of its file lock.
+
+    The folder is locked already. Optuna's own lock fails with an OSError if Ctrl-C comes while it is released, and
+    makes the next process wait for 30 s if this one is killed.
+    """
+
+    def __init__(self) -> None:
+        self.before: Any = None
+        self.pressed = False
+
+    def acquire(self) -> bool:
+        """Hold Ctrl-C back; only the main thread is interrupted by it."""
+        if threading.current_thread() is threading.main_thread():
+            self.pressed, self.before = False, signal.signal(signal.SIGINT, self.remember)
+        return True
+
+    def release(self) -> None:
+        """Let Ctrl-C through, and raise KeyboardInterrupt if it was pressed."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self.before)
+            if self.pressed:
+                raise KeyboardInterrupt
+
+    def remember(self, number: int, frame: FrameType | None) -> None:
+        """Take note of Ctrl-C."""
+        self.pressed = True
 
 
 def mended(path: Path) -> Path:
