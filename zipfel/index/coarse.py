@@ -31,8 +31,11 @@ class Coarse:
     """Vectors [L, D] in 8 bits."""
 
     def __init__(self, vectors: Tensor) -> None:
-        parts = [_quantized(part) for part in vectors.split(CHUNK)]  # type: ignore[no-untyped-call]
-        rows, steps, lost = (torch.cat(column) for column in zip(*parts, strict=True))
+        rows = torch.empty(vectors.shape, dtype=torch.int8)  # filled in place: pieces between scratch memory fragment it
+        steps, lost = torch.empty(len(vectors)), torch.empty(len(vectors))
+        for start in range(0, len(vectors), CHUNK):
+            part = slice(start, start + CHUNK)
+            rows[part], steps[part], lost[part] = _quantized(vectors[part])
         lengths = vectors.norm(dim=1)
         if lengths.amax() <= EVEN * lengths.median():  # one bound for all is nearly as tight, and faster
             lengths, lost = lengths.amax(), lost.amax()
