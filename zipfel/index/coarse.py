@@ -31,7 +31,7 @@ class Coarse:
     """Vectors [L, D] in 8 bits."""
 
     def __init__(self, vectors: Tensor) -> None:
-        rows = torch.empty(vectors.shape, dtype=torch.int8)  # filled in place: pieces between scratch memory fragment it
+        rows = torch.empty(vectors.shape, dtype=torch.int8)  # filled in place: pieces would fragment the heap
         steps, lost = torch.empty(len(vectors)), torch.empty(len(vectors))
         for start in range(0, len(vectors), CHUNK):
             part = slice(start, start + CHUNK)

@@ -3,7 +3,7 @@
 A shard is a safetensors file, which other tools read too. Its tensors begin at multiples of ALIGNED bytes, and all
 shards but the last have a multiple of ROWS rows, so that a piece of a tensor fills whole pages: pieces of several files
 are then mapped at adjacent addresses, and nothing is copied. Pieces that do not fill pages (few rows, a system with
-larger ones) are read into memory, as on systems other than Linux. (docs/decisions/020-shards.md)
+larger ones) are read into memory, as on systems other than Linux. (docs/decisions/021-shards.md)
 """
 
 from __future__ import annotations
