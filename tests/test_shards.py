@@ -199,3 +199,10 @@ def test_the_commands(zipfel_command, tmp_path):
     merged, model = files(tmp_path / "one"), files(FIXTURES / "glas")
     assert merged.pop("model.json") != model.pop("model.json")  # that of the fixture has no CRC-32
     assert merged == model
+
+
+def test_a_tensor_with_filler_inside_its_name_is_kept(tmp_path):
+    state = {"a": torch.arange(6), "text.filler.rows": torch.arange(6.0)}
+    save(Saved({"sizes": {"labels": 6}}, {}, state, {}), tmp_path / "one")
+    reshard(tmp_path / "one", tmp_path / "two", 2)
+    assert same(load(tmp_path / "one"), load(tmp_path / "two"))

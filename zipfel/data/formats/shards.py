@@ -140,7 +140,9 @@ def _pieces(path: Path, of: str, rows: tuple[int, int]) -> dict[str, Piece]:
             header = orjson.loads(file.read(min(length, size)))
         notes = header.pop("__metadata__")
         owner, labels = notes["of"], tuple(orjson.loads(notes["labels"]))
-        pieces = {name: _piece(path, 8 + length, entry) for name, entry in header.items() if _FILLER not in name}
+        pieces = {
+            name: _piece(path, 8 + length, entry) for name, entry in header.items() if not name.startswith(_FILLER)
+        }
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"not a shard of a model: {error!r:.80}", path) from None
     if owner != of:
