@@ -43,12 +43,13 @@ class BatchTagger:
 
     def __call__(self, batch: Any) -> Any:
         """Return a batch, or an iterator of batches, with tags."""
-        if isinstance(batch, Iterator):
-            return map(self, batch)
+        return map(self._batch, batch) if isinstance(batch, Iterator) else self._batch(batch)
+
+    def _batch(self, batch: Any) -> Any:  # calls itself: Ray overrides __call__ by one that must not
         if isinstance(batch, Mapping):  # of Ray: arrays by column
             import pandas
 
-            frame = self(pandas.DataFrame({name: list(column) for name, column in batch.items()}))
+            frame = self._batch(pandas.DataFrame({name: list(column) for name, column in batch.items()}))
             return {**batch, **{name: frame[name].to_numpy() for name in OWN}}
         if not is_frame(batch):
             raise DataError(f"expected a data frame, an Arrow table or arrays by column; found {type(batch).__name__}")
@@ -63,12 +64,12 @@ class BatchTagger:
 
         with _lock:
             tagger = loaded(str(self.model), self.device, self.threads)
-            X = points_of(batch, self.text_columns, tagger.source_.fields)
+            X = _documents(points_of(batch, self.text_columns, tagger.source_.fields), tagger.source_.fields)
             return tagger.tag([Request(X, self.k, self.threshold)])[0]
 
     def meta(self, frame: Any) -> Any:
         """Return a frame of pandas with the columns that are added, without rows: `meta` of Dask. Loads no model."""
-        return self(frame.iloc[:0])
+        return self._batch(frame.iloc[:0])
 
 
 @lru_cache(maxsize=1)
@@ -80,6 +81,16 @@ def loaded(model: str, device: str = "auto", threads: int | None = None) -> Load
     if threads is not None:
         set_threads(threads)
     return Loaded.load(Path(model), device)
+
+
+def _documents(X: Any, fields: Sequence[str]) -> Any:
+    """Return points; texts of columns that are no field of the model are joined with blanks, as `zipfel predict` does.
+
+    A model of several fields cannot know which of them other columns are, and refuses them.
+    """
+    if not isinstance(X, Mapping) or len(fields) > 1 or any(name in fields for name in X):
+        return X
+    return list(map(" ".join, zip(*X.values(), strict=True)))
 
 
 def _with_tags(batch: Any, tagged: Tagged | None) -> Any:

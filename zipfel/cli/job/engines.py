@@ -17,7 +17,6 @@ from zipfel.errors import ConfigError, check_installed
 
 Engine = Callable[[Callable[[], Worker], Iterable[Order]], Iterator[Answer]]
 
-RETRIES = 3  # of a part whose process was lost: one that always ends its process must not run for ever
 SECONDS = 5.0  # to reach an address
 
 
@@ -35,6 +34,19 @@ class _Actor:
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         number, part = orjson.loads(row["order"])
         return {"answer": orjson.dumps(self.worker((number, part)))}
+
+
+@contextmanager
+def _no_messages() -> Iterator[None]:
+    """Drop what libraries in other languages write to standard error."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 @contextmanager
@@ -61,7 +73,7 @@ def ray_engine(address: str | None, workers: int | None, device: str, threads: i
             most = min(workers or room, len(items))
             pool = ray.data.ActorPoolStrategy(min_size=min(most, room), max_size=most)
             rows = ray.data.from_items(items, override_num_blocks=len(items)).map(
-                _Actor, fn_constructor_kwargs={"make": make}, compute=pool, max_task_retries=RETRIES, **needs
+                _Actor, fn_constructor_kwargs={"make": make}, compute=pool, **needs
             )
             try:
                 for row in rows.iter_rows():
@@ -90,7 +102,8 @@ def _connected(address: str | None) -> Iterator[None]:
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
     try:
         alone = address in (None, "local")
-        ray.init("local" if alone else address, **({"include_dashboard": False} if alone else {}), **quiet)
+        with _no_messages():
+            ray.init("local" if alone else address, **({"include_dashboard": False} if alone else {}), **quiet)
     except Exception as error:  # of many types, also for an older server or another version of Python
         raise ConfigError(f"no Ray at {address or 'this machine'}: {reason(error)}") from None
     logging.getLogger("ray.data").setLevel(logging.ERROR)

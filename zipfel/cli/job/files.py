@@ -72,13 +72,19 @@ def found(pattern: str) -> list[File]:
 
 def _local_files(pattern: str) -> list[File]:
     path = Path(pattern)
-    names = (
-        [path] if path.is_file() else path.iterdir() if path.is_dir() else map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207  (an absolute pattern)
-    )
-    shown = (name for name in names if name == path or _is_input(name.name))
-    return [
-        File(str(name.absolute()), name.stat().st_size, name.stat().st_mtime_ns) for name in shown if name.is_file()
-    ]
+    if path.is_file():
+        names = [path]
+    elif path.is_dir():
+        names = [name for name in path.iterdir() if _is_input(name.name)]
+    else:
+        matches = glob.glob(pattern, recursive=True)  # noqa: PTH207  (Path.glob takes no absolute pattern)
+        names = [Path(name) for name in matches if _is_input(Path(name).name)]
+    return [_file(name) for name in names if name.is_file()]
+
+
+def _file(path: Path) -> File:
+    about = path.stat()
+    return File(str(path.absolute()), about.st_size, about.st_mtime_ns)
 
 
 def _remote_files(pattern: str) -> list[File]:
@@ -214,7 +220,7 @@ def _csv_slices(file: File, size: int, encoding: str) -> list[Slice]:
     header, slices = 0, list[Slice]()
     start, first = 0, 1
     with opened_file(file.path) as content:
-        reader = csv.reader(lines(), delimiter=delimiter_of(Path(file.path), encoding), strict=True)
+        reader = csv.reader(lines(), delimiter=delimiter_of(Path(file.path), encoding, "surrogateescape"), strict=True)
         try:
             for row in reader:
                 line = reader.line_num + 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -68,8 +68,8 @@ def tag_files(model: Path, work: Work, source: str, reading: Reading, running: R
     chosen, kinds = _chosen(files, work, reading, encoding)
     check_names(["text"] if chosen is None else chosen.kept, OWN)
     threads = machine.threads or (1 if running.engine == "ray" else None)
-    job = Job(str(model.resolve()), work.seal, work.wanted.k, work.wanted.threshold, chosen, encoding, str(out.resolve()),
-              strict=running.strict, device=machine.device, threads=threads)  # fmt: skip
+    job = Job(str(model.resolve()), work.seal, work.wanted.k, work.wanted.threshold, chosen, encoding,
+              str(out.resolve()), strict=running.strict, device=machine.device, threads=threads)  # fmt: skip
     inputs = {"model": work.seal, "k": work.wanted.depth, "threshold": str(work.wanted.threshold), "text": reading.text,
               "keep": reading.keep, "encoding": encoding, "files": [list(file) for file in files]}  # fmt: skip
     with opened_folder(out, fresh):
@@ -108,10 +108,7 @@ def _planned(engine: Engine, job: Job, files: list[File], inputs: dict[str, Any]
     parts = slices_of(files, job.encoding)
     if not told or any(file.path.lower().endswith((".jsonl", ".json", ".jsonl.gz", ".xlsx")) for file in files):
         orders = list(enumerate(parts))
-        answers = [_checked(answer) for answer in engine(partial(KindFinder, job), orders)]
-        seen = {
-            name: {KINDS.get(kind, str) for answer in answers for kind in answer["kinds"][name]} for name in job.columns
-        }
+        seen = _seen(engine(partial(KindFinder, job), orders), job.columns)
     else:
         seen = {name: set() for name in job.columns}
         for file in files:
@@ -128,10 +125,15 @@ def _told(path: str, encoding: str) -> Mapping[str, type]:
     return defaultdict(lambda: str, kinds)
 
 
-def _checked(answer: Answer) -> Answer:
-    if "error" in answer:
-        raise ConfigError(answer["error"])
-    return answer
+def _seen(answers: Iterator[Answer], columns: Sequence[str]) -> dict[str, set[type]]:
+    """Return the types of all parts; a file that cannot be read is reported when it is tagged."""
+    seen: dict[str, set[type]] = {name: set() for name in columns}
+    for answer in answers:
+        if answer.get("fatal"):
+            raise ConfigError(answer["error"])
+        for name, kinds in answer.get("kinds", {}).items():
+            seen[name] |= {KINDS.get(kind, str) for kind in kinds}
+    return seen
 
 
 def _run(started: AbstractContextManager[Engine], job: Job, plan: Plan, out: Path) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # torch takes seconds to import
 
 KINDS = {kind.__name__: kind for kind in (bool, int, float, str)}
 
+TRIES = 4  # of a part whose process was lost: one that always ends its process must not be tried for ever
+
 Order = tuple[int, Sequence[Any]]  # number of a part, and its slice
 Answer = dict[str, Any]
 
@@ -132,6 +134,24 @@ class PartTagger:
         if not self.checked:
             self.job.check()
             self.checked = True
+        with self._tried(number):
+            return self._written(number, part)
+
+    @contextmanager
+    def _tried(self, number: int) -> Iterator[None]:
+        """Count how often a part is tried, in a file that only a lost process leaves; raise ConfigError at TRIES."""
+        path = Path(self.job.out) / f".part-{number:06d}.tries.part"
+        with path.open("ab") as file:
+            file.write(b".")
+        try:
+            if path.stat().st_size > TRIES:
+                raise ConfigError(f"part {number} has ended {TRIES} processes; is there enough memory for each worker?")
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _written(self, number: int, part: Slice) -> Answer:
+        """Write a part."""
         bad, rows = list[list[Any]](), 0
         note_bad: Bad = raised if self.job.strict else lambda error: bad.append(placed(error))
         with TemporaryDirectory(prefix="zipfel-") as folder:

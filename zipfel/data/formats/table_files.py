@@ -128,45 +128,56 @@ def open_table(path: Path, encoding: str | None = None, bad: Bad = raised) -> Ta
 
 def _open_csv(path: Path, encoding: str, bad: Bad = raised) -> Table:
     csv.field_size_limit(LONGEST_LINE)  # many texts exceed the module's own limit of 131,072 characters
-    delimiter = delimiter_of(path, encoding)
-    header = next(_csv_rows(path, encoding, delimiter), None)
+    errors = "strict" if bad is raised else "surrogateescape"
+    delimiter = delimiter_of(path, encoding, errors)
+    header = next(_csv_rows(path, encoding, delimiter, errors=errors), None)
     if header is None:
         raise DataError("empty: expected a line with the column names", path, 1)
+    if problem := _undecoded(header[1], encoding):
+        raise DataError(problem, path, header[0])
     columns = [name.strip() for name in header[1]]
 
     def rows(wanted: Sequence[str]) -> Rows:
         cells = [columns.index(name) for name in wanted]
-        lines = _csv_rows(path, encoding, delimiter, bad)
+        lines = _csv_rows(path, encoding, delimiter, bad, errors)
         next(lines)  # the header
         for number, row in lines:
             if len(row) != len(columns):
                 bad(DataError(f"expected {len(columns)} cells, found {len(row)}", path, number))
-            elif bad is not raised and (wrong := half_of_pair("".join(row))) is not None:
-                byte = (
-                    f"byte 0x{ord(wrong) & 0xFF:02x}"
-                    if "\udc80" <= wrong <= "\udcff"
-                    else f"half a character {wrong!a}"
-                )
-                bad(DataError(f"not {checked_encoding(encoding)}: {byte}", path, number))
+            elif bad is not raised and (problem := _undecoded(row, encoding)):
+                bad(DataError(problem, path, number))
             else:
                 yield number, [row[cell] for cell in cells]
 
     return Table(path, columns, rows, kinds=dict.fromkeys(columns, str))
 
 
-def delimiter_of(path: Path, encoding: str) -> str:
+def _undecoded(row: Sequence[str], encoding: str) -> str:
+    """Return what is wrong with cells in which "surrogateescape" has kept bytes that are no text; empty if nothing."""
+    wrong = half_of_pair("".join(row))
+    if wrong is None:
+        return ""
+    kept = "\udc80" <= wrong <= "\udcff"
+    return (
+        f"not {checked_encoding(encoding)}: {f'byte 0x{ord(wrong) & 0xFF:02x}' if kept else f'half a pair {wrong!a}'}"
+    )
+
+
+def delimiter_of(path: Path, encoding: str, errors: str = "strict") -> str:
     """Return the separator of cells: a tab in .tsv, else the mark that splits the first line into the most columns."""
     if unpacked_name(path).endswith(".tsv"):
         return "\t"
-    lines = text_lines(path, encoding)
+    lines = text_lines(path, encoding, errors=errors)
     first = next(lines, "")
     lines.close()  # type: ignore[attr-defined]
     return max(",;\t|", key=lambda mark: len(next(csv.reader([first], delimiter=mark), [])))
 
 
-def _csv_rows(path: Path, encoding: str, delimiter: str, bad: Bad = raised) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line of its start, cells) for each row; bytes that are no text are kept for `bad`, unless that raises."""
-    lines = text_lines(path, encoding, errors="strict" if bad is raised else "surrogateescape")
+def _csv_rows(
+    path: Path, encoding: str, delimiter: str, bad: Bad = raised, errors: str = "strict"
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line of its start, cells) for each row.  errors: as in `text_lines`."""
+    lines = text_lines(path, encoding, errors=errors)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         first = reader.line_num + 1
