@@ -164,7 +164,9 @@ def _run(started: AbstractContextManager[Engine], job: Job, plan: Plan, out: Pat
     say(f"{out}: {_rows(done):,} texts tagged in {len(done)} parts")
 
 
-def _tag(started: AbstractContextManager[Engine], job: Job, missing: list[Order], done: dict[int, Answer]) -> list[str]:
+def _tag(
+    started: AbstractContextManager[Engine], job: Job, missing: Sequence[Order], done: dict[int, Answer]
+) -> list[str]:
     """Tag parts and add their answers to `done`; return errors of files."""
     failed, first, told = list[str](), _rows(done), 0
     if not missing:
