@@ -46,7 +46,7 @@ clean:
 	touch $@
 
 .venv/test-installed: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[all,bench,dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[all,bench,dev,ray]'
 	touch $@
 
 .venv/page-installed: pyproject.toml constraints.txt | .venv/bin/python

@@ -44,7 +44,7 @@ FLOORS = [
     {"bench", "tune"},
     {"report"},
     {"plan"},
-    {"tagger"},
+    {"tagger", "engines"},
     {"tagging", "estimator"},
     {"fitting"},
     {"evaluate", "label_report", "display", "explain", "persistence", "choice", "text_choice"},

@@ -25,6 +25,11 @@ class DataError(ZipfelError, ValueError):
         super().__init__(where + problem)
 
 
+def raised(error: DataError) -> None:
+    """Raise an error about a row: how readers treat a bad row unless they are given another way."""
+    raise error
+
+
 class ConfigError(ZipfelError, ValueError):
     """A setting is unknown or has an invalid value."""
 

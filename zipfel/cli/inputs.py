@@ -13,9 +13,9 @@ from zipfel.data.cells import cell_text
 from zipfel.data.formats.files import checked_encoding, reason, text_lines, unpacked_name
 from zipfel.data.formats.lf import objects
 from zipfel.data.formats.table import LABEL_COLUMNS, TEXT_COLUMNS
-from zipfel.data.formats.table_files import Table, open_table
+from zipfel.data.formats.table_files import Bad, Table, open_table
 from zipfel.data.source import Source
-from zipfel.errors import ConfigError, DataError
+from zipfel.errors import ConfigError, DataError, raised
 
 STDIN = Path("-")
 
@@ -39,16 +39,71 @@ class Row:
 
 @dataclass(frozen=True)
 class Input:
-    """Documents to tag. columns: those to copy to the output.  about: which columns are read; empty without columns."""
+    """Documents to tag. columns: those to copy to the output.  about: which columns are read; empty without columns.
+
+    kinds: types of the columns; None: only their values tell.
+    """
 
     rows: Callable[[], Iterator[Row]]
     columns: Sequence[str] = ("text",)
     about: str = ""
+    kinds: Mapping[str, type] | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The columns that are read from a table. text: own name by field.  kept: to copy to the output.
+
+    fielded: whether a document has its texts by field, or joined with blanks.
+    """
+
+    text: Mapping[str, str]
+    kept: Sequence[str]
+    fielded: bool
+    about: str = ""
+
+    @classmethod
+    def of(cls, table: Table, source: Source, text: str | None, keep: str | None) -> Chosen:
+        """Choose columns: those that are named, else those of the model's source; copy all but the labels."""
+        columns, document = _columns(table, source, _names(text))
+        labels = next(iter(table.present([source.columns.labels] if source.columns.labels else LABEL_COLUMNS)), None)
+        kept = table.own(_names(keep)) if keep is not None else [name for name in table.columns if name != labels]
+        own = table.own(columns)
+        left = [name for name in source.fields if name not in columns] if document is dict else []
+        about = f"text from {', '.join(own)}" + (f"; {', '.join(left)} left empty" if left else "")
+        return cls(dict(zip(columns, own, strict=True)), kept, document is dict, about)
+
+    def rows(self, table: Table, bad: Bad = raised) -> Iterator[Row]:
+        """Yield the documents of a table that has these columns.  bad: called for a row that is none."""
+        for number, texts, kept in self._cells(table, bad):
+            try:
+                words = list(map(cell_text, texts))
+            except ValueError as error:
+                problem = table.error(str(error), number)
+                problem.__suppress_context__ = True
+                bad(problem)
+                continue
+            document = dict(zip(self.text, words, strict=True)) if self.fielded else " ".join(words)
+            yield Row(document, dict(zip(self.kept, kept, strict=True)))
+
+    def _cells(self, table: Table, bad: Bad) -> Iterator[tuple[int, Sequence[Any], Sequence[Any]]]:
+        """Yield (number, cells of text, cells to copy); in lines of JSON, keys that are only copied may be missing."""
+        own = list(self.text.values())
+        if not unpacked_name(Path(table.path)).endswith(".jsonl"):
+            for number, values in table.rows([*own, *self.kept]):
+                yield number, values[: len(own)], values[len(own) :]
+            return
+        for number, item in objects(Path(table.path), bad):
+            missing = next((name for name in own if name not in item), None)
+            if missing is None:
+                yield number, [item[name] for name in own], [item.get(name) for name in self.kept]
+            else:
+                bad(table.error(f"no key {missing!r:.60} (keys: {', '.join(item)})", number))
 
 
 def texts_input(texts: Iterable[str]) -> Input:
     """Return texts as input."""
-    return Input(lambda: (Row(text, {"text": text}) for text in texts))
+    return Input(lambda: (Row(text, {"text": text}) for text in texts), kinds={"text": str})
 
 
 def opened_input(
@@ -64,15 +119,8 @@ def opened_input(
     if unpacked_name(path).endswith(".txt"):
         return texts_input(line.rstrip("\r\n") for line in text_lines(path, encoding))
     table = open_table(path, encoding)
-    columns, document = _columns(table, source, _names(text))
-    labels = next(iter(table.present([source.columns.labels] if source.columns.labels else LABEL_COLUMNS)), None)
-    kept = table.own(_names(keep)) if keep is not None else [name for name in table.columns if name != labels]
-    own = table.own(columns)
-    read = _json_rows if unpacked_name(path).endswith(".jsonl") else _rows
-    about = f"text from {', '.join(own)}"
-    left = [name for name in source.fields if name not in columns] if document is dict else []
-    about += f"; {', '.join(left)} left empty" if left else ""
-    return Input(lambda: read(table, dict(zip(columns, own, strict=True)), kept, document), kept, about)
+    chosen = Chosen.of(table, source, text, keep)
+    return Input(lambda: chosen.rows(table), chosen.kept, chosen.about, table.kinds)
 
 
 def _names(text: str | None) -> list[str]:
@@ -100,33 +148,6 @@ def _columns(table: Table, source: Source, given: list[str]) -> tuple[list[str],
     if not found:
         raise table.error(f"no text column found; name it with --text (columns: {', '.join(table.columns)})")
     return found, str
-
-
-def _document(columns: Sequence[str], values: Iterable[Any], kind: type) -> str | Mapping[str, str]:
-    words = list(map(cell_text, values))
-    return " ".join(words) if kind is str else dict(zip(columns, words, strict=True))
-
-
-def _rows(table: Table, columns: Mapping[str, str], kept: Sequence[str], kind: type) -> Iterator[Row]:
-    for number, values in table.rows([*columns.values(), *kept]):
-        try:
-            document = _document(list(columns), values[: len(columns)], kind)
-        except ValueError as error:
-            raise table.error(str(error), number) from None
-        yield Row(document, dict(zip(kept, values[len(columns) :], strict=True)))
-
-
-def _json_rows(table: Table, columns: Mapping[str, str], kept: Sequence[str], kind: type) -> Iterator[Row]:
-    """Yield the rows of lines of JSON, in which keys that are only copied may be missing."""
-    for number, item in objects(Path(table.path)):
-        for name in columns.values():
-            if name not in item:
-                raise table.error(f"no key {name!r:.60} (keys: {', '.join(item)})", number)
-        try:
-            document = _document(list(columns), (item[name] for name in columns.values()), kind)
-        except ValueError as error:
-            raise table.error(str(error), number) from None
-        yield Row(document, {name: item.get(name) for name in kept})
 
 
 def _stdin(encoding: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -40,7 +40,8 @@ class Output:
 class Wanted:
     """The content of an output file. names: of labels.  k: maximum tags of a text.  columns: copied from the input.
 
-    layout: of a CSV file, one of LAYOUTS.  sep: between joined tags, if no label contains it.
+    layout: of a CSV file, one of LAYOUTS.  sep: between joined tags, if no label contains it.  kinds: types of the
+    columns; None: only their values tell.
     """
 
     names: Sequence[str]
@@ -48,6 +49,7 @@ class Wanted:
     columns: Sequence[str] = ("text",)
     layout: str | None = None
     sep: str | None = None
+    kinds: Mapping[str, type] | None = None
 
 
 def output_of(out: Path, wanted: Wanted) -> Output:
@@ -68,7 +70,7 @@ def _jsonl(out: Path, wanted: Wanted) -> Output:
 def _parquet(out: Path, wanted: Wanted) -> Output:
     check_installed("writing Parquet", "tables", "pyarrow")
     check_names(wanted.columns, ["tags", "scores", "known"])
-    return replace(_jsonl(out, wanted), finish=lambda part: write_parquet(out, part, wanted.columns))
+    return replace(_jsonl(out, wanted), finish=lambda part: write_parquet(out, part, wanted.columns, wanted.kinds))
 
 
 def _npz(out: Path, wanted: Wanted) -> Output:

@@ -16,6 +16,7 @@ import typer
 from rich.markup import escape
 
 from zipfel.cli.inputs import STDIN, Input, Row, check_names, opened_input, texts_input
+from zipfel.cli.job.run import Running, tag_files
 from zipfel.cli.machine import Machine
 from zipfel.cli.options import Model, with_options
 from zipfel.cli.outputs import Wanted, objects, output_of
@@ -95,10 +96,11 @@ def predict(
     reading: Reading,
     writing: Writing,
     machine: Machine,
+    running: Running,
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT ...]", help="Texts, or - for lines of standard input.")
     ] = None,
-    input: Annotated[Path | None, typer.Option(help="File of texts: .txt (one per line), .jsonl, .csv, …")] = None,
+    input: Annotated[str | None, typer.Option(help="File of texts: .txt (one per line), .jsonl, .csv, …")] = None,
     k: Annotated[int | None, typer.Option("--k", "-k", help="Maximum tags per text (5; with a threshold 50).")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write: .jsonl, .csv, .parquet, or .npz (scores).")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Overwrite --out instead of resuming.")] = False,
@@ -111,15 +113,22 @@ def predict(
     if bool(texts) == (input is not None):
         raise ConfigError("give either texts to tag or a file of texts with --input")
     if texts == [str(STDIN)]:
-        texts, input = None, STDIN
+        texts, input = None, str(STDIN)
     if out is not None and input is None:
         raise ConfigError("--out needs --input, or - for standard input")
+    if running.engine is not None:
+        if out is None or input is None or input == str(STDIN) or writing.layout is not None:
+            raise ConfigError("--engine needs --input and --out, a folder for Parquet files; it has no --layout")
+        on_driver = "cpu" if running.engine == "ray" else machine.used().device
+        work = _work(model, wanted, k, on_driver)
+        tag_files(model, work, input, reading, running, machine, out, fresh)
+        return
     work = _work(model, wanted, k, machine.used().device)
     if out is not None:
         assert input is not None
-        _write(work, input, (reading, writing), out, fresh)
+        _write(work, Path(input), (reading, writing), out, fresh)
         return
-    source = texts_input(texts or []) if input is None else _opened(work, input, reading)
+    source = texts_input(texts or []) if input is None else _opened(work, Path(input), reading)
     check_names(source.columns if json else (), ["tags", "known"])
     for batch in batches(source.rows()):
         for row, item in zip(batch, objects(batch, work.tagged(batch)), strict=True):
@@ -169,7 +178,7 @@ def _write(work: Work, path: Path, options: tuple[Reading, Writing], out: Path, 
     if path != STDIN and not path.is_file():
         raise DataError("cannot be read: no such file", path)
     source, names, sep = _opened(work, path, reading), work.tagger.classes_, work.tagger.source_.columns.sep
-    output = output_of(out, Wanted(names, work.width, source.columns, writing.layout, sep))
+    output = output_of(out, Wanted(names, work.width, source.columns, writing.layout, sep, source.kinds))
     inputs = {"model": work.seal, "input": _identity(path), "k": work.width, "threshold": str(work.wanted.threshold),
               **dataclasses.asdict(reading), **dataclasses.asdict(writing)}  # fmt: skip
     with unfinished(out, inputs, fresh) as file, counted(file.rows) as show:

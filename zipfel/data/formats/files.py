@@ -106,18 +106,20 @@ def byte_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line.rstrip(b"\r\n")
 
 
-def text_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Iterator[str]:
+def text_lines(path: Path, encoding: str = "utf-8", newline: str = "", errors: str = "strict") -> Iterator[str]:
     r"""Yield the decoded lines of a file with their ends; a byte-order mark is skipped.
 
-    newline: "" ends lines at any of \n, \r and \r\n, which csv needs; "\n" only at \n.
+    newline: "" ends lines at any of \n, \r and \r\n, which csv needs; "\n" only at \n.  errors: "surrogateescape"
+    decodes wrong bytes as halves of surrogate pairs, for callers that look for these.
     """
     if checked_encoding(encoding) == "utf-8":
         encoding = "utf-8-sig"
     with opened(path) as stream:
         try:
-            with io.TextIOWrapper(stream, encoding, newline=newline) as lines:
+            with io.TextIOWrapper(stream, encoding, errors, newline) as lines:
                 for number, line in enumerate(_lines(lines.readline, path), start=1):
-                    if encoding != "utf-8-sig" and (half := half_of_pair(line)) is not None:  # UTF-7, for one
+                    strict = errors == "strict" and encoding != "utf-8-sig"
+                    if strict and (half := half_of_pair(line)) is not None:  # UTF-7, for one
                         raise DataError(f"{half!a} is half of a surrogate pair, and no character", path, number)
                     yield line
         except UnicodeError:  # the wrapper decodes ahead, so the line is unknown here

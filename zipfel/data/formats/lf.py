@@ -6,7 +6,7 @@ are line numbers of `lbl.json` from 0. `target_rel` is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from zipfel.data.formats import folder as common
 from zipfel.data.formats.files import byte_lines, checked_encoding, find, json_line, listed, new_file, require
 from zipfel.data.formats.sparse_text import shown
 from zipfel.data.labels import names_of
-from zipfel.errors import DataError, quoted
+from zipfel.errors import DataError, quoted, raised
 
 FIELDS = ("title", "content")
 
@@ -59,25 +59,40 @@ def _keep_fields(files: list[common.Documents]) -> None:
         file.texts = {name: file.texts[name] for name in FIELDS if name in used}
 
 
-def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, JSON object) for each line, at least one; blank lines at the end are skipped."""
+def objects(path: Path, bad: Callable[[DataError], None] = raised) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, JSON object) for each line, at least one; blank lines at the end are skipped.
+
+    bad: called for a bad line, which is skipped if it returns.
+    """
     blank, empty = 0, True
     for number, line in byte_lines(path):
         if not line.strip():
             blank = blank or number
             continue
         if blank:
-            raise DataError("blank line; expected a JSON object", path, blank)
-        try:
-            item = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise DataError(f"broken JSON: {error.msg} at column {error.colno}", path, number) from None
-        if not isinstance(item, dict):
-            raise DataError(f"expected a JSON object, found {shown(line)}", path, number)
+            bad(DataError("blank line; expected a JSON object", path, blank))
+            blank = 0
         empty = False
-        yield number, item
+        item = _parsed(line, path, number, bad)
+        if item is not None:
+            yield number, item
     if empty:
         raise DataError("empty: expected one JSON object per line", path, 1)
+
+
+def _parsed(line: bytes, path: Path, number: int, bad: Callable[[DataError], None]) -> dict[str, Any] | None:
+    """Return a line as a JSON object; None for a bad one, if `bad` returns."""
+    try:
+        item = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        problem = DataError(f"broken JSON: {error.msg} at column {error.colno}", path, number)
+        problem.__suppress_context__ = True
+        bad(problem)
+        return None
+    if isinstance(item, dict):
+        return item
+    bad(DataError(f"expected a JSON object, found {shown(line)}", path, number))
+    return None
 
 
 def _add_texts(documents: common.Documents, item: dict[str, Any], path: Path, number: int, named: bool) -> None:

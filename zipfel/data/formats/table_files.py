@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import orjson
 
-from zipfel.data.cells import csv_text, json_value
+from zipfel.data.cells import csv_text, half_of_pair, json_value
 from zipfel.data.formats.files import (
     LONGEST_LINE,
+    checked_encoding,
     json_line,
     listed,
     new_file,
@@ -28,7 +29,7 @@ from zipfel.data.formats.files import (
     unpacked_name,
 )
 from zipfel.data.formats.lf import objects
-from zipfel.errors import DataError, check_installed, nearest, quoted
+from zipfel.errors import DataError, check_installed, nearest, quoted, raised
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
 READ_ONLY = (".json", ".xlsx")  # tables that are read, not written
@@ -37,16 +38,21 @@ _LARGEST_JSON = 1 << 30  # bytes of a JSON array, which is read as a whole
 FRAME = "data frame"  # the path of a table that is one
 
 Rows = Iterator[tuple[int, Sequence[Any]]]  # (number, values)
+Bad = Callable[[DataError], None]  # called for a bad row, which is skipped if it returns
 
 
 @dataclass(frozen=True)
 class Table:
-    """An open table. rows(columns) yields its rows; their numbers are lines from 1 if `by_line`, else rows from 0."""
+    """An open table. rows(columns) yields its rows; their numbers are lines from 1 if `by_line`, else rows from 0.
+
+    kinds: types of the columns as JSON holds their values, where the file tells them; None: only its values tell.
+    """
 
     path: Path | str
     columns: list[str]
     rows: Callable[[Sequence[str]], Rows]
     by_line: bool = True
+    kinds: Mapping[str, type] | None = None
 
     def __post_init__(self) -> None:
         """Check that the names of columns are unique."""
@@ -100,12 +106,17 @@ class Table:
                 raise self.error(f"no column {quoted(name)}{hint} (columns: {listed(self.columns)})")
 
 
-def open_table(path: Path, encoding: str | None = None) -> Table:
-    """Open a table file; its ending decides the format.  encoding: of CSV and TSV; None is utf-8."""
+def open_table(path: Path, encoding: str | None = None, bad: Bad = raised) -> Table:
+    """Open a table file; its ending decides the format.
+
+    encoding: of CSV and TSV; None is utf-8.  bad: called for a bad row of CSV, TSV and JSONL.
+    """
     name = unpacked_name(path)
     if name.endswith((".csv", ".tsv")):
-        return _open_csv(path, encoding or "utf-8")
-    kinds = {".jsonl": _open_jsonl, ".json": _open_json, ".parquet": _open_parquet, ".xlsx": _open_excel}
+        return _open_csv(path, encoding or "utf-8", bad)
+    if name.endswith(".jsonl"):
+        return _open_jsonl(path, bad)
+    kinds = {".json": _open_json, ".parquet": open_parquet, ".xlsx": _open_excel}
     for ending, opener in kinds.items():
         if name.endswith(ending):
             return opener(path)
@@ -115,54 +126,81 @@ def open_table(path: Path, encoding: str | None = None) -> Table:
     raise DataError(f"not a table; expected the ending {endings}, also with .gz or in a .zip", path)
 
 
-def _open_csv(path: Path, encoding: str) -> Table:
+def _open_csv(path: Path, encoding: str, bad: Bad = raised) -> Table:
     csv.field_size_limit(LONGEST_LINE)  # many texts exceed the module's own limit of 131,072 characters
-    delimiter = _delimiter(path, encoding)
-    header = next(_csv_rows(path, encoding, delimiter), None)
+    errors = "strict" if bad is raised else "surrogateescape"
+    delimiter = delimiter_of(path, encoding, errors)
+    header = next(_csv_rows(path, encoding, delimiter, errors=errors), None)
     if header is None:
         raise DataError("empty: expected a line with the column names", path, 1)
+    if problem := _undecoded(header[1], encoding):
+        raise DataError(problem, path, header[0])
     columns = [name.strip() for name in header[1]]
 
     def rows(wanted: Sequence[str]) -> Rows:
         cells = [columns.index(name) for name in wanted]
-        lines = _csv_rows(path, encoding, delimiter)
+        lines = _csv_rows(path, encoding, delimiter, bad, errors)
         next(lines)  # the header
         for number, row in lines:
             if len(row) != len(columns):
-                raise DataError(f"expected {len(columns)} cells, found {len(row)}", path, number)
-            yield number, [row[cell] for cell in cells]
+                bad(DataError(f"expected {len(columns)} cells, found {len(row)}", path, number))
+            elif bad is not raised and (problem := _undecoded(row, encoding)):
+                bad(DataError(problem, path, number))
+            else:
+                yield number, [row[cell] for cell in cells]
 
-    return Table(path, columns, rows)
+    return Table(path, columns, rows, kinds=dict.fromkeys(columns, str))
 
 
-def _delimiter(path: Path, encoding: str) -> str:
+def _undecoded(row: Sequence[str], encoding: str) -> str:
+    """Return what is wrong with cells in which "surrogateescape" has kept bytes that are no text; empty if nothing."""
+    wrong = half_of_pair("".join(row))
+    if wrong is None:
+        return ""
+    kept = "\udc80" <= wrong <= "\udcff"
+    return (
+        f"not {checked_encoding(encoding)}: {f'byte 0x{ord(wrong) & 0xFF:02x}' if kept else f'half a pair {wrong!a}'}"
+    )
+
+
+def delimiter_of(path: Path, encoding: str, errors: str = "strict") -> str:
     """Return the separator of cells: a tab in .tsv, else the mark that splits the first line into the most columns."""
     if unpacked_name(path).endswith(".tsv"):
         return "\t"
-    lines = text_lines(path, encoding)
+    lines = text_lines(path, encoding, errors=errors)
     first = next(lines, "")
     lines.close()  # type: ignore[attr-defined]
     return max(",;\t|", key=lambda mark: len(next(csv.reader([first], delimiter=mark), [])))
 
 
-def _csv_rows(path: Path, encoding: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(text_lines(path, encoding), delimiter=delimiter, strict=True)
-    first = 1
-    try:
-        for row in reader:
-            if row:
-                yield first, row
-            first = reader.line_num + 1
-    except csv.Error as error:
-        raise DataError(f"broken CSV: {reason(error)} (the row starts here)", path, first) from None
+def _csv_rows(
+    path: Path, encoding: str, delimiter: str, bad: Bad = raised, errors: str = "strict"
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line of its start, cells) for each row.  errors: as in `text_lines`."""
+    lines = text_lines(path, encoding, errors=errors)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    while True:
+        first = reader.line_num + 1
+        try:
+            row = next(reader, None)
+        except csv.Error as error:  # the next row starts on the next line
+            problem = DataError(f"broken CSV: {reason(error)} (the row starts here)", path, first)
+            problem.__suppress_context__ = True
+            bad(problem)
+            continue
+        if row is None:
+            return
+        if row:
+            yield first, row
 
 
-def _open_jsonl(path: Path) -> Table:
+def _open_jsonl(path: Path, bad: Bad = raised) -> Table:
     def rows(wanted: Sequence[str]) -> Rows:
-        for number, item in objects(path):
+        for number, item in objects(path, bad):
             yield number, _values(table, item, wanted, number)
 
-    table = Table(path, list(next(objects(path))[1]), rows)
+    first = next(objects(path, bad if bad is raised else lambda _: None), (1, dict[str, Any]()))[1]
+    table = Table(path, list(first), rows)
     return table
 
 
@@ -235,28 +273,52 @@ def _excel_rows(path: Path) -> list[tuple[int, tuple[Any, ...]]]:
     return [(number, row) for number, row in cells if any(cell is not None for cell in row)]
 
 
-def _open_parquet(path: Path) -> Table:
+def open_parquet(path: Path | str, start: int = 0, stop: int | None = None, content: Any = None) -> Table:
+    """Open a Parquet file, or its rows `start` to `stop`.  content: the open file, if it is remote."""
     check_installed("reading Parquet", "tables", "pyarrow")
     import pyarrow.parquet
 
-    def rows(wanted: Sequence[str]) -> Rows:
-        number = 0
-        with _parquet_errors(path), pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(8192, columns=list(dict.fromkeys(wanted))):
-                columns = [batch.column(name).to_pylist() for name in wanted]
-                for values in zip(*columns, strict=True):
-                    yield number, values
-                    number += 1
-            if number != file.metadata.num_rows:
-                raise ValueError(f"expected {file.metadata.num_rows} rows, found {number}")
+    source = path if content is None else content
 
-    with _parquet_errors(path), pyarrow.parquet.ParquetFile(path) as file:
-        names = list(file.schema_arrow.names)
-    return Table(path, names, rows, by_line=False)
+    def rows(wanted: Sequence[str]) -> Rows:
+        with parquet_errors(path), pyarrow.parquet.ParquetFile(source) as file:
+            end = file.metadata.num_rows if stop is None else stop
+            groups, number = _groups(file.metadata, start, end)
+            for batch in file.iter_batches(8192, row_groups=groups, columns=list(dict.fromkeys(wanted))):
+                first, number = number, number + batch.num_rows
+                batch = batch.slice(max(start - first, 0), max(end - max(start, first), 0))
+                columns = [batch.column(name).to_pylist() for name in wanted]
+                yield from enumerate(zip(*columns, strict=True), start=max(start, first))
+            if number < end:
+                raise ValueError(f"expected {end} rows, found {number}")
+
+    with parquet_errors(path), pyarrow.parquet.ParquetFile(source) as file:
+        schema = file.schema_arrow
+    kinds = dict(zip(schema.names, map(_kind_of, schema.types), strict=True))
+    return Table(path, list(schema.names), rows, by_line=False, kinds=kinds)
+
+
+def _groups(metadata: Any, start: int, stop: int) -> tuple[list[int], int]:
+    """Return the row groups that hold rows `start` to `stop`, and the number of their first row."""
+    ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)], dtype=np.int64)
+    groups = [group for group, end in enumerate(ends) if end > start and (group == 0 or ends[group - 1] < stop)]
+    return groups, int(ends[groups[0] - 1]) if groups and groups[0] else 0
+
+
+def _kind_of(kind: Any) -> type:
+    """Return the type of a Parquet column as JSON holds its values: bool, int, float, else text."""
+    import pyarrow.types
+
+    if pyarrow.types.is_boolean(kind):
+        return bool
+    if pyarrow.types.is_integer(kind):
+        return int
+    return float if pyarrow.types.is_floating(kind) else str
 
 
 @contextmanager
-def _parquet_errors(path: Path) -> Iterator[None]:
+def parquet_errors(path: Path | str) -> Iterator[None]:
+    """Turn whatever pyarrow raises into a DataError about a file."""
     try:
         yield
     except Exception as error:  # pyarrow raises nearly anything on a mangled file
