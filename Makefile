@@ -5,7 +5,7 @@ DEMO := .demo
 # Processes that run tests. The tests of a file stay in one of them (--dist loadfile): they share trained models.
 WORKERS ?= 2
 
-.PHONY: demo test test-page mutants browser format clean
+.PHONY: demo test test-page release mutants browser format clean
 
 demo: .venv/demo-installed  ## get ICD-10-CM, train a model on it, judge it, tag a few phrases
 	rm -rf $(DEMO)
@@ -19,6 +19,9 @@ test: .venv/test-installed  ## lint, types, tests
 
 test-page: .venv/page-installed browser  ## the page that `zipfel serve` shows, in a real browser
 	$(BIN)/pytest tests/page
+
+release: .venv/release-installed  ## wheel and sdist in dist/, checked in a clean environment; bill of materials, checksums
+	$(BIN)/python -m tools.release dist
 
 mutants: .venv/test-installed  ## do the tests notice wrong changes? MUTANTS='--model glas --count 100 --seed 0 --jobs 1'
 	$(BIN)/python -m tests.mutants $(MUTANTS)
@@ -51,4 +54,8 @@ clean:
 
 .venv/page-installed: pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[serve,dev,page]'
+	touch $@
+
+.venv/release-installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[release]'
 	touch $@

@@ -1,11 +1,17 @@
 """The package as others install it."""
 
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
 from pathlib import Path
+
+import pytest
+
+import zipfel
+from tools import release
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -29,3 +35,42 @@ def test_type_checkers_find_an_editable_install(tmp_path):
         paths = [wheel.read(name).decode() for name in wheel.namelist() if name.endswith(".pth")]
     assert [Path(path.strip()) for path in paths] == [source]  # a path: mypy runs no import hook
     assert (ROOT / "zipfel" / "py.typed").exists()
+
+
+def test_the_version_lies_in_one_place():
+    assert PROJECT["dynamic"] == ["version"]
+    number = re.escape(zipfel.__version__)
+    for path in [ROOT / "pyproject.toml", ROOT / "CITATION.cff", *sorted((ROOT / ".github").rglob("*.yml"))]:
+        assert not re.search(rf"^\W*version\W+{number}\b", path.read_text(), re.M), path
+
+
+FILES = ["zipfel/__init__.py", "zipfel/server/page/page.css", "tests/test_a.py", "README.md", ".github/workflows/a.yml"]
+METADATA = ["zipfel-1.dist-info/METADATA", "zipfel-1.dist-info/licenses/LICENSE"]
+
+
+def test_a_release_has_the_files_that_git_tracks_and_no_others():
+    wheel = [*FILES[:2], *METADATA]
+    assert release.wheel_problems(wheel, FILES) == []
+    assert release.wheel_problems([*wheel, "tests/test_a.py"], FILES) == [
+        "wheel: tests/test_a.py does not belong there"
+    ]
+    assert release.wheel_problems([FILES[0], *METADATA], FILES) == ["wheel: zipfel/server/page/page.css is missing"]
+    assert release.wheel_problems(FILES[:2], FILES) == ["wheel: the licence is missing"]
+    sdist = [*FILES[:4], "PKG-INFO", "zipfel.egg-info/SOURCES.txt"]
+    assert release.sdist_problems(sdist, FILES) == []
+    assert release.sdist_problems([*sdist[:3], "secret.key"], FILES) == [
+        "sdist: README.md is missing",
+        "sdist: secret.key does not belong there",
+    ]
+
+
+def test_checksums_are_those_that_sha256sum_reads(tmp_path):
+    (tmp_path / "a.whl").write_bytes(b"abc")
+    sum_of_abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert release.checksums([tmp_path / "a.whl"]) == f"{sum_of_abc}  a.whl\n"
+
+
+def test_a_release_does_not_mix_with_old_files(tmp_path):
+    (tmp_path / "old.whl").touch()
+    with pytest.raises(SystemExit, match="has files already"):
+        release.main(tmp_path)
