@@ -2,8 +2,8 @@
 
 Trains MODEL (linear, which reads no label texts, so that removed synonyms cannot leak into it), and prints one JSON
 line each for candidates (recall of test's labels at 50) and for grounding: synonyms are removed from the label
-texts, one of each label or all but the heading, and must be grounded again. Only labels with odd ids count: those with even ids have
-chosen the weights of `zipfel.grounding`.
+texts, one of each label or all but the heading, and must be grounded again. Only labels with odd ids count:
+those with even ids have chosen the weights of `zipfel.grounding`.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ FLOORS = [
     {"report"},
     {"plan"},
     {"tagger"},
-    {"grounding", "suggesting"},
+    {"grounding"},
     {"tagging", "estimator"},
     {"fitting"},
     {"evaluate", "label_report", "display", "explain", "persistence", "choice", "text_choice"},
