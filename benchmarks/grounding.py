@@ -87,7 +87,7 @@ def found(tagger: Tagger, dataset: Dataset, k: int) -> dict[str, object]:
     }
 
 
-def _percent(values: np.ndarray) -> float:  # type: ignore[type-arg]
+def _percent(values: np.ndarray) -> float:
     return round(100 * float(values.mean()), 2)
 
 
