@@ -45,6 +45,8 @@ FLOORS = [
     {"report"},
     {"plan"},
     {"tagger", "engines"},
+    {"tagger"},
+    {"grounding"},
     {"tagging", "estimator"},
     {"fitting"},
     {"evaluate", "label_report", "display", "explain", "persistence", "choice", "text_choice"},

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from zipfel import calibration, fitting, metrics, persistence, tagging
+from zipfel import calibration, fitting, grounding, metrics, persistence, tagging
 from zipfel.choice import AUTO, Choice, chosen
 from zipfel.data.dataset import Dataset, fingerprint
 from zipfel.data.formats.files import reason
@@ -297,6 +297,20 @@ class Tagger(Estimator):
         elif not isinstance(document, str):
             raise DataError(f"expected one text, or texts by field; found {type(document).__name__}")
         return reasons(fitted.predictor, fitted.blueprint.features, document, *fitted.labels.ids([label]))
+
+    def candidates(self, text: str | Mapping[str, str], k: int = grounding.CANDIDATES) -> list[grounding.Candidate]:
+        """Return k labels that may fit a document, with what a person or a language model needs to choose among them.
+
+        They are the model's best, and labels that the document names. `grounding.prompt` writes them into a prompt.
+        """
+        return grounding.candidates(self._fitted(), text, k)
+
+    def ground(self, phrase: str, k: int = 5) -> list[grounding.Candidate]:
+        """Return up to k labels that a free phrase may mean, best first, by names, synonyms, spelling and the model.
+
+        The score is the probability that the label is meant, so that a caller may ask back where it is low.
+        """
+        return grounding.ground(self._fitted(), phrase, k)
 
     def index_recall(self, X: Any, k: int = 5) -> float | None:
         """Return the share of an exact search's candidates that the model's index finds; None if it is exact."""

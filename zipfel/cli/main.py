@@ -32,6 +32,7 @@ COMMANDS = {  # command to its module, in which it has the same name; `data` is 
     "shard": "zipfel.cli.shards",
     "merge": "zipfel.cli.shards",
     "serve": "zipfel.cli.serve",
+    "mcp": "zipfel.cli.mcp",
     "bench": "zipfel.cli.bench",
     "data": "zipfel.cli.data",
 }

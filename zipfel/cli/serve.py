@@ -24,7 +24,7 @@ def serve(
         Path | None, typer.Option(help="TOML file with the models, instead of MODEL; read again on SIGHUP.")
     ] = None,
 ) -> None:
-    """Serve models over HTTP: POST /tag, /explain; GET /labels, /models, /health, /ready, /metrics, /docs."""
+    """Serve models over HTTP: POST /tag, /explain, /candidates, /ground; GET /labels, /models, /health, ..., /docs."""
     with signals_wait():
         check_installed("zipfel serve", "serve", "fastapi", "httptools", "uvicorn")
         from zipfel.server.supervisor import serve as start

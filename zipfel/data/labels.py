@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 from zipfel.data.cells import checked_name
 from zipfel.data.dataset import Dataset, Part, Texts
 from zipfel.data.hierarchy import Hierarchy, spread
+from zipfel.data.phrases import Phrases
 from zipfel.errors import ConfigError, DataError, did_you_mean
 from zipfel.types import Ids, Ranking, Scores
 
@@ -48,6 +49,11 @@ class LabelSpace:
         """The labels that can be predicted, and their ids."""
         removed = set(self.removed)
         return {name: label for label, name in enumerate(self.names) if label not in removed}
+
+    @cached_property
+    def phrases(self) -> Phrases:
+        """The names and synonyms of the labels that can be predicted, to find labels by; made on first use."""
+        return Phrases.of(self.live, self.texts or [""] * len(self))
 
     def paths(self, name: str) -> list[list[str]]:
         """Return the paths from the top of the hierarchy to a label; none if it has no parent."""

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
 from zipfel import __version__
-from zipfel.server import files, schema
+from zipfel.server import files, language, schema
 from zipfel.server.answers import FAILURE, NOT_FOUND, Problem, error_response, gone, json_response
 from zipfel.server.catalog import Slot
 from zipfel.server.docs import html_page, with_bodies
@@ -49,6 +49,7 @@ def built(service: Service) -> FastAPI:
         redirect_slashes=False,
     )  # fmt: skip
     add_models(app, service)
+    add_language(app, service)
     add_labels(app, service)
     add_state(app, service)
     add_pages(app)
@@ -126,6 +127,26 @@ def add_models(app: FastAPI, service: Service) -> None:
     async def models() -> Response:
         """List the models; the first is the default."""
         return json_response(service.models())
+
+
+def add_language(app: FastAPI, service: Service) -> None:
+    """Add the routes for language models and programs that must answer with existing labels."""
+
+    @app.post("/candidates", responses={200: {"model": language.CandidatesAnswer}, **errors(404, 408, 413, 415, 429)})
+    async def candidates(request: Request) -> Response:
+        """Return k labels that may fit a text, with names, texts and paths, also as lines for a prompt."""
+        async with service.bodies.of(request) as body:
+            asked = schema.parsed(language.CandidatesRequest, body)
+            slot = chosen(request, service, asked.model, asked.version, 1)
+            return await answered(request, service, language.candidates(service, slot, asked))
+
+    @app.post("/ground", responses={200: {"model": language.GroundAnswer}, **errors(404, 408, 413, 415, 429)})
+    async def ground(request: Request) -> Response:
+        """Return the labels that a free phrase may mean, by names, synonyms, spelling and the model."""
+        async with service.bodies.of(request) as body:
+            asked = schema.parsed(language.GroundRequest, body)
+            slot = chosen(request, service, asked.model, asked.version, 1)
+            return await answered(request, service, language.ground(service, slot, asked))
 
 
 def add_labels(app: FastAPI, service: Service) -> None:

@@ -9,9 +9,13 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
-from zipfel.server import schema
+from zipfel.server import language, schema
 
-BODIES: dict[str, type[BaseModel]] = {"/tag": schema.TagRequest, "/explain": schema.ExplainRequest}
+BODIES: dict[str, type[BaseModel]] = {
+    "/tag": schema.TagRequest,
+    "/explain": schema.ExplainRequest,
+    **language.BODIES,
+}
 REF = "#/components/schemas/{model}"
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 ROUTES = (
     "/tag", "/labels", "/labels/{name}", "/explain", "/models", "/health", "/ready", "/metrics", "/docs",
-    "/openapi.json", "/", "/page", "other",
+    "/openapi.json", "/", "/page", "/candidates", "/ground", "other",
 )  # fmt: skip
 STATUSES = (
     200,

@@ -140,8 +140,8 @@ class Service:
     async def tag(self, slot: Slot, asked: schema.TagRequest) -> dict[str, Any]:
         """Tag texts."""
         extra = asked.extra or {}
-        self._check_texts(list(map(characters, asked.texts)), [max(map(len, pair)) for pair in extra.items()])
-        _check_fields(slot.current, asked.texts)
+        self.check_texts(list(map(characters, asked.texts)), [max(map(len, pair)) for pair in extra.items()])
+        check_fields(slot.current, asked.texts)
         try:
             request = Request(asked.texts, asked.k, asked.threshold, extra)
             slot.current.tagger.check(request)
@@ -150,7 +150,7 @@ class Service:
             raise Problem(400, str(problem)) from None
         return {"tags": [list(map(scored, row)) for row in answer.tags], "known": answer.known, "model": named(loaded)}
 
-    def _check_texts(self, texts: Sequence[int], extra: Sequence[int] = ()) -> None:
+    def check_texts(self, texts: Sequence[int], extra: Sequence[int] = ()) -> None:
         """Check the number of texts and extra labels, and their lengths in characters."""
         most, longest, found = self.settings.max_texts, self.settings.max_length, len(texts) + len(extra)
         if found > most:
@@ -162,12 +162,12 @@ class Service:
 
     async def explain(self, slot: Slot, asked: schema.ExplainRequest) -> dict[str, Any]:
         """Explain a label."""
-        self._check_texts([characters(asked.text)])
+        self.check_texts([characters(asked.text)])
         loaded = slot.current
-        _check_fields(loaded, [asked.text])
+        check_fields(loaded, [asked.text])
         _label_id(loaded, asked.label)
         try:
-            return await self._aside(lambda: explained(loaded, asked.text, asked.label))
+            return await self.run_aside(lambda: explained(loaded, asked.text, asked.label))
         except ZipfelError as problem:  # the model cannot explain
             raise Problem(400, str(problem)) from None
 
@@ -178,16 +178,16 @@ class Service:
     async def labels(self, slot: Slot, query: str, limit: int) -> dict[str, Any]:
         """Search labels."""
         loaded = slot.current
-        matches = await self._aside(lambda: loaded.search(query, limit))
+        matches = await self.run_aside(lambda: loaded.search(query, limit))
         return {"labels": [loaded.about(label) for label in matches], "model": named(loaded)}
 
     async def label(self, slot: Slot, name: str) -> dict[str, Any]:
         """Return text, number of points and nearest labels of a label."""
         loaded = slot.current
         id = _label_id(loaded, name)
-        return await self._aside(lambda: label_details(loaded, name, id))
+        return await self.run_aside(lambda: label_details(loaded, name, id))
 
-    async def _aside(self, work: Callable[[], Found]) -> Found:
+    async def run_aside(self, work: Callable[[], Found]) -> Found:
         """Run work in the second thread, because it would block other requests for too long."""
         if self.waiting_aside >= ASIDE:
             raise busy(f"the queue has no room: {self.waiting_aside} requests are waiting")
@@ -204,7 +204,8 @@ class Service:
         return self.measures.text(models, sum(batcher.waiting for batcher in self.batchers.values()))
 
 
-def _check_fields(loaded: Loaded, texts: Sequence[str | Mapping[str, str]]) -> None:
+def check_fields(loaded: Loaded, texts: Sequence[str | Mapping[str, str]]) -> None:
+    """Raise Problem 404 for a text field that the model does not have."""
     try:
         loaded.tagger.source_.check_fields(name for text in texts if not isinstance(text, str) for name in text)
     except ConfigError as problem:
