@@ -45,7 +45,6 @@ FLOORS = [
     {"report"},
     {"plan"},
     {"tagger", "engines"},
-    {"tagger"},
     {"grounding"},
     {"tagging", "estimator"},
     {"fitting"},

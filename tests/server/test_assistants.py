@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import mcp
 import pytest
 
-mcp = pytest.importorskip("mcp")
-
-from zipfel.server.assistants import server_of  # noqa: E402
-from zipfel.tagger import Tagger  # noqa: E402
+from zipfel.server.assistants import server_of
+from zipfel.tagger import Tagger
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
