@@ -5,7 +5,7 @@ DEMO := .demo
 # Processes that run tests. The tests of a file stay in one of them (--dist loadfile): they share trained models.
 WORKERS ?= 2
 
-.PHONY: demo test test-page release mutants browser format clean
+.PHONY: demo test test-page test-spark docs release mutants browser format clean
 
 demo: .venv/demo-installed  ## get ICD-10-CM, train a model on it, judge it, tag a few phrases
 	rm -rf $(DEMO)
@@ -19,6 +19,13 @@ test: .venv/test-installed  ## lint, types, tests
 
 test-page: .venv/page-installed browser  ## the page that `zipfel serve` shows, in a real browser
 	$(BIN)/pytest tests/page
+
+test-spark: .venv/spark-installed  ## BatchTagger in Spark, which is large, and needs Java 17 or later
+	@command -v java >/dev/null || { echo "make test-spark needs Java 17 or later: install a JRE (Debian: apt-get install default-jre-headless)" >&2; exit 1; }
+	$(BIN)/pytest tests/spark
+
+docs: .venv/docs-installed  ## the documentation, in site/; warnings are errors
+	$(BIN)/python -m tools.site site
 
 release: .venv/release-installed  ## wheel and sdist in dist/, checked in a clean environment; bill of materials, checksums
 	$(BIN)/python -m tools.release dist
@@ -38,7 +45,7 @@ format: .venv/test-installed
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv $(DEMO)
+	rm -rf .venv $(DEMO) site
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "zipfel needs Python 3.11 or later")'
@@ -54,6 +61,14 @@ clean:
 
 .venv/page-installed: pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[serve,dev,page]'
+	touch $@
+
+.venv/spark-installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[spark,dev]'
+	touch $@
+
+.venv/docs-installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
 	touch $@
 
 .venv/release-installed: pyproject.toml constraints.txt | .venv/bin/python

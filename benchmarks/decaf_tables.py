@@ -5,7 +5,8 @@ needs texts), no-init (random refinement vectors), z1 (without refinement), z2 (
 from scratch; z2-init: it starts at E z_l), no-text (label texts nowhere), no-residual, lite. Table 5: beam (S), hnsw,
 parabel, all-labels; missed (learn from right labels that shortlists missed), no-missed. Fan-out and beam: K/4, K/16 (of
 2^17, that is DECAF-8K), K/64, fixed numbers of clusters for Fig. 6 (K=32 ...), B=200. Bias: bias, no-bias; any-length
-(u_m as printed, not of length 1). Fig. 5: learners=1 ... A name of TABLES stands for its arms.
+(u_m as printed, not of length 1). Fig. 5: learners=1 ... Sec. 3.1: text-clusters (labels are clustered by their texts),
+module1-refined (Module I has refinement vectors too). A name of TABLES stands for its arms.
 
 Options: --device auto; --validation 0 (share held out; with preset paper nothing is, as the authors have it; else the
 model's own); --changes key=value,... are settings that all arms share. An arm that fails prints its error, and the next
@@ -26,8 +27,10 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import torch
 
 from benchmarks.record import record
 from zipfel.config import words_of
@@ -37,14 +40,47 @@ from zipfel.data.text import featurized
 from zipfel.errors import ConfigError, ZipfelError
 from zipfel.evaluate import evaluate
 from zipfel.fitting import chosen_device, lesson_of
+from zipfel.models import decaf
 from zipfel.models.base import Lesson, settings_of
 from zipfel.models.decaf import Decaf
+from zipfel.models.decaf_network import ClusterClassifiers, Network
 from zipfel.models.decaf_settings import DecafSettings
 from zipfel.models.learner import evenly_spaced
-from zipfel.models.shortlisters import Shortlister, ShortlistTask
+from zipfel.models.shortlisters import Shortlister, ShortlistTask, label_sums
+from zipfel.nn.encoders import EmbeddingTable
 from zipfel.training.run import Run
 from zipfel.training.trainer import Schedule
 
+
+class TextClusters(Decaf):
+    """DECAF with labels clustered by their texts, z_l and E z_l, in place of their points."""
+
+    def module_1(self, lesson: Lesson, run: Run) -> None:
+        """Do Module I on clusters of z_l."""
+        with patch.object(decaf, "sparse_centroids", lambda X, Y, Z: Z):
+            super().module_1(lesson, run)
+
+    def module_2(self, network: Network, number: int, lesson: Lesson, run: Run) -> None:
+        """Do Module II on clusters of E z_l, the centroids of labels without points."""
+        none = lesson.train.take(np.arange(0))
+        with patch.object(decaf, "label_sums", lambda encode, part, Z, sums: label_sums(encode, none, Z, sums)):
+            super().module_2(network, number, lesson, run)
+
+
+class RefinedModule1(Decaf):
+    """DECAF whose Module I has refinement vectors too, which start at random."""
+
+    def train_on_clusters(
+        self, stage: str, network: Network, meta: ClusterClassifiers, lesson: Lesson, run: Run
+    ) -> None:
+        """Train against clusters; those of Module I get a vector each beside their text."""
+        if meta.module == 1:
+            draws, std = torch.Generator().manual_seed(0), self.settings.initial_std
+            meta.refinement = EmbeddingTable(meta.count, self.settings.dimension, draws, std).to(self.counts.device)
+        super().train_on_clusters(stage, network, meta, lesson, run)
+
+
+KINDS: dict[str, type[Decaf]] = {"text-clusters": TextClusters, "module1-refined": RefinedModule1}
 ARMS: dict[str, dict[str, Any]] = {
     "full": {},
     "fft": {"module1": False, "token_init": "fasttext"},
@@ -68,6 +104,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "no-bias": {"label_bias": False},
     "any-length": {"unit_cluster_texts": False},
     **{f"learners={count}": {"learners": count} for count in (1, 2, 3, 5)},
+    **{arm: {"shortlist": "beam"} for arm in KINDS},
 }
 TABLES = {
     "parts": ("full", "z1", "no-text", "no-init", "no-residual"),
@@ -78,6 +115,7 @@ TABLES = {
     "beams": ("full", "B=200", "K/4", "K/16", "K/64"),
     "biases": ("bias", "no-bias", "any-length"),
     "lites": ("beam", "lite"),
+    "module1": ("beam", "text-clusters", "module1-refined"),
     "ensemble": ("learners=1", "learners=2", "learners=3", "learners=5"),
 }
 SHARES = (0.5, 1, 2, 5, 10, 20, 50)  # lengths of shortlists, in percent of all labels
@@ -113,11 +151,11 @@ def settings_of_arm(arm: str, preset: str, changes: dict[str, Any], labels: int)
 
 
 def evaluated(
-    dataset: Dataset, settings: DecafSettings, seed: int, device: str = "auto", validation: float | None = None
+    dataset: Dataset, arm: str, settings: DecafSettings, seed: int, device: str, validation: float | None
 ) -> dict[str, float]:
     """Train once, and return figures on test."""
     start, run = time.perf_counter(), Run(seed=seed)
-    model = Decaf(dataset.sizes.features, dataset.sizes.labels, settings, run.generator("start"))
+    model = KINDS.get(arm, Decaf)(dataset.sizes.features, dataset.sizes.labels, settings, run.generator("start"))
     model.to(chosen_device(device))
     model.fit(lesson_of(model, dataset, dataset.label_names or (), validation, seed), run)
     seconds = time.perf_counter() - start
@@ -174,8 +212,9 @@ def main(words: list[str]) -> None:
 def run_arm(dataset: Dataset, about: dict[str, Any], seeds: list[int], device: str) -> None:
     """Train an arm with each seed, and print a line with its figures, or with its error."""
     try:
-        settings = settings_of_arm(about["arm"], about["preset"], about["changes"], dataset.sizes.labels)
-        rows = [evaluated(dataset, settings, seed, device, about["validation"]) for seed in seeds]
+        arm = about["arm"]
+        settings = settings_of_arm(arm, about["preset"], about["changes"], dataset.sizes.labels)
+        rows = [evaluated(dataset, arm, settings, seed, device, about["validation"]) for seed in seeds]
     except (ZipfelError, RuntimeError) as error:  # RuntimeError: such as a GPU's memory
         figures: dict[str, Any] = {"error": f"{type(error).__name__}: {error}"}
     else:
@@ -197,36 +236,26 @@ def clusters_of(line: dict[str, Any]) -> int:
 
 def plot(results: Path, out: Path) -> None:
     """Draw the recall of shortlists by their length and by the number of clusters."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "decaf"
-    import matplotlib.pyplot as plt
+    from zipfel.report.plots import styled_figure, svg_of
 
     lines = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
     lines = [line for line in lines if any(" recall at " in name for name in line)]
     names = sorted({line["data"] for line in lines})
-    figure, axes = plt.subplots(1, len(names), figsize=(4.5 * len(names), 3.4), sharey=True, layout="constrained")
-    for axis, data in zip(np.atleast_1d(axes), names, strict=True):
-        for colour, line in enumerate(line for line in lines if line["data"] == data):
-            for part, style in (("train", "--"), ("test", "-")):
-                known = [share for share in SHARES if f"{part} recall at {share} %" in line]
-                label = f"K = {clusters_of(line):,}" if part == "test" else None
-                axis.plot(
-                    known,
-                    [line[f"{part} recall at {share} %"] for share in known],
-                    style,
-                    color=f"C{colour}",
-                    marker=".",
-                    label=label,
-                )
-        axis.set(title=data, xscale="log", xlabel="labels on a shortlist, % of all (log)", ylim=(0, 100))
-        axis.set_xticks([1, 10], labels=["1", "10"])
-        axis.grid(alpha=0.3)
-        axis.legend(title="clusters (dashed: train)")
-    np.atleast_1d(axes)[0].set_ylabel("a point's labels on its shortlist, %")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, metadata={"Date": None})
+    with styled_figure("decaf", 4.5 * len(names), 3.4) as figure:
+        axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+        for axis, data in zip(axes, names, strict=True):
+            for colour, line in enumerate(line for line in lines if line["data"] == data):
+                for part, style in (("train", "--"), ("test", "-")):
+                    known = [share for share in SHARES if f"{part} recall at {share} %" in line]
+                    shares = [line[f"{part} recall at {share} %"] for share in known]
+                    label = f"K = {clusters_of(line):,}" if part == "test" else None
+                    axis.plot(known, shares, style, color=f"C{colour}", marker=".", label=label)
+            axis.set(title=data, xscale="log", xlabel="labels on a shortlist, % of all (log)", ylim=(0, 100))
+            axis.set_xticks([1, 10], labels=["1", "10"])
+            axis.legend(title="clusters (dashed: train)")
+        axes[0].set_ylabel("a point's labels on its shortlist, %")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(svg_of(figure), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -92,24 +92,23 @@ def scores_of(tagger: Tagger, texts: list[str], label: str) -> list[float]:
 
 def plot(results: str, out: str) -> None:
     """Draw the scores against the share of deleted terms, one panel per model."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "deletion"}
-    import matplotlib.pyplot as plt
+    from zipfel.design import SERIES, light
+    from zipfel.report.plots import styled_figure, svg_of
 
     lines = [orjson.loads(line) for line in Path(results).read_text().splitlines()]
-    _, panels = plt.subplots(1, len(lines), figsize=(3 * len(lines), 2.8), sharey=True, squeeze=False)
-    for panel, line in zip(panels[0], lines, strict=True):
-        for name, style in (("explain", "o-"), ("leave_one_out", "s--"), ("random", "^:")):
+    styles = zip(("explain", "leave_one_out", "random"), ("o-", "s--", "^:"), SERIES, strict=False)
+    looks = [(name, style, light(color)) for name, style, color in styles]
+    with styled_figure("deletion", 3 * len(lines), 2.8) as figure:
+        panels = figure.subplots(1, len(lines), sharey=True, squeeze=False)
+        for panel, line in zip(panels[0], lines, strict=True):
             shares = [100 * share for share in line["deleted"]]
-            panel.plot(shares, line[f"score_{name}"], style, label=name.replace("_", " "), markersize=3)
-        panel.set(title=f"{line['model']}, {line['data']}", xlabel="% of terms deleted", ylim=(0, 1))
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[0, 0].set_ylabel("mean score of the first tag")
-    panels[0, -1].legend(frameon=False)
-    plt.tight_layout()
-    plt.savefig(out, metadata={"Date": None})
+            for name, style, color in looks:
+                label = name.replace("_", " ")
+                panel.plot(shares, line[f"score_{name}"], style, color=color, label=label, markersize=3)
+            panel.set(title=f"{line['model']}, {line['data']}", xlabel="% of terms deleted", ylim=(0, 1))
+        panels[0, 0].set_ylabel("mean score of the first tag")
+        panels[0, -1].legend()
+        Path(out).write_text(svg_of(figure))
 
 
 if __name__ == "__main__":

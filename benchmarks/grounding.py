@@ -1,9 +1,12 @@
-"""Labels for language models: `python -m benchmarks.grounding DATA [MODEL]`, label texts with synonyms after ` | `.
+"""Labels for language models: `python -m benchmarks.grounding DATA [MODEL] [PART ...]`.
 
-Trains MODEL (linear, which reads no label texts, so that removed synonyms cannot leak into it), and prints one JSON
-line each for candidates (recall of test's labels at 50) and for grounding: synonyms are removed from the label
-texts, one of each label or all but the heading, and must be grounded again. Only labels with odd ids count:
-those with even ids have chosen the weights of `zipfel.grounding`.
+DATA has label texts with synonyms after ` | `. MODEL is a name (default: linear), auto, or the folder of a model that
+was trained on DATA. Each PART prints one JSON line; default: all of them.
+
+- candidates: recall of test's labels at 50.
+- one, all: synonyms are removed from the label texts, one of each label or all but the heading, and must be grounded
+  again. Models that read label texts are trained without these synonyms. Only labels with odd ids count: those with
+  even ids have chosen the weights of `zipfel.grounding`.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ import dataclasses
 import random
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.record import record
 from zipfel import grounding
+from zipfel.calibration import calibration_error
 from zipfel.data.dataset import Dataset
 from zipfel.data.formats import read
 from zipfel.data.tokens import tokenize
@@ -25,9 +30,12 @@ from zipfel.fitting import Fitted
 from zipfel.tagger import Tagger
 
 Query = tuple[int, str, str]  # label, synonym, heading
+PARTS = ("candidates", "one", "all")
+K = 50  # candidates
+MOST = 4000  # synonyms asked
 
 
-def removed(texts: list[str], every: bool) -> tuple[list[str], list[Query]]:
+def removed(texts: Sequence[str], every: bool) -> tuple[list[str], list[Query]]:
     """Return label texts without some synonyms, and these synonyms."""
     rng, left, queries = random.Random(0), list[str](), list[Query]()
     for label, text in enumerate(texts):
@@ -38,51 +46,73 @@ def removed(texts: list[str], every: bool) -> tuple[list[str], list[Query]]:
     return left, queries
 
 
-def grounded(fitted: Fitted, every: bool) -> dict[str, object]:
-    """Return how often removed synonyms are grounded to their label, and the time."""
-    labels = fitted.labels
-    left, queries = removed(list(labels.texts or []), every)
-    fitted = fitted.with_labels(dataclasses.replace(labels, texts=left))
+def trained(model: str, dataset: Dataset) -> Tagger:
+    """Return a model, trained or loaded."""
+    return Tagger.load(model, "cpu") if Path(model).is_dir() else Tagger(model, device="cpu").fit_dataset(dataset)
+
+
+def without(model: str, dataset: Dataset, every: bool) -> tuple[Fitted, list[Query]]:
+    """Return a model that has not seen some synonyms, and these synonyms."""
+    ((field, texts),) = (dataset.label_texts or {}).items()
+    left, queries = removed(texts, every)
+    tagger = trained(model, dataclasses.replace(dataset, label_texts={field: left}))
+    fitted = tagger.fitted_
+    assert fitted is not None
+    if Path(model).is_dir() and fitted.blueprint.abilities.reads_label_texts:
+        raise SystemExit(f"{model} has read the synonyms that should be unknown to it; name a model to train")
+    return fitted.with_labels(dataclasses.replace(fitted.labels, texts=left)), queries
+
+
+def grounded(fitted: Fitted, queries: list[Query]) -> dict[str, object]:
+    """Return how often removed synonyms are grounded to their label, how true the scores are, and the time."""
+    names = fitted.labels.names
     asked = [query for query in queries if query[0] % 2 == 1]
-    asked = random.Random(1).sample(asked, min(len(asked), 4000))
-    hits, shared, sure, seconds = [], [], [], []
+    asked = random.Random(1).sample(asked, min(len(asked), MOST))
+    hits, shared, scores, seconds = [], [], [], []
     grounding.ground(fitted, "warm up", 5)
     for label, synonym, heading in asked:
         start = time.perf_counter()
         found = grounding.ground(fitted, synonym, 5)
         seconds.append(time.perf_counter() - start)
-        names = [each.label for each in found]
-        hits.append((names[:1] == [labels.names[label]], labels.names[label] in names))
+        labels = [each.label for each in found]
+        hits.append((labels[:1] == [names[label]], names[label] in labels))
         shared.append(bool({*tokenize(synonym)} & {*tokenize(heading)}))
-        sure.append(bool(found) and found[0].score >= 0.9)
+        scores.append(found[0].score if found else 0.0)
     first, any_of = np.array(hits).T
-    mask, high = np.array(shared), np.array(sure)
+    mask, high = np.array(shared), np.array(scores) >= 0.9
     return {
-        "removed": "all synonyms" if every else "one synonym of each label", "synonyms": len(asked),
-        "top-1": _percent(first), "top-5": _percent(any_of), "shares a word": _percent(mask),
+        "synonyms": len(asked), "top-1": _percent(first), "top-5": _percent(any_of), "shares a word": _percent(mask),
         "top-1, a shared word": _percent(first[mask]), "top-1, no shared word": _percent(first[~mask]),
-        "score of 0.9 or more": _percent(high), "top-1 of these": _percent(first[high]), **_times(seconds),
+        "score of 0.9 or more": _percent(high), "top-1 of these": _percent(first[high]),
+        "calibration error": round(100 * calibration_error(scores, first), 2), "curve": _curve(np.array(scores), first),
+        **_times(seconds),
     }  # fmt: skip
 
 
-def found(tagger: Tagger, dataset: Dataset, k: int) -> dict[str, object]:
+def _curve(scores: np.ndarray, hits: np.ndarray) -> list[tuple[float, float]]:
+    """Return mean score and share of hits, in percent, of eight equal parts by score."""
+    parts = np.array_split(np.argsort(scores, kind="stable"), 8)
+    return [(_percent(scores[part]), _percent(hits[part])) for part in parts]
+
+
+def found(tagger: Tagger, dataset: Dataset) -> dict[str, object]:
     """Return the recall of candidates on test, that of the model's ranking alone, and the time."""
     test = dataset.test
     assert test is not None
     assert test.texts is not None
     recalls, alone, seconds, ids = [], [], [], tagger.labels_.live
-    ranked = tagger.rank(test.texts, k).ids
+    ranked = tagger.rank(test.texts, K).ids
     for row, texts in enumerate(zip(*test.texts.values(), strict=True)):
         truth = {*test.Y.indices[test.Y.indptr[row] : test.Y.indptr[row + 1]].tolist()}
         start = time.perf_counter()
-        each = tagger.candidates(dict(zip(test.texts, texts, strict=True)), k)
+        each = tagger.candidates(dict(zip(test.texts, texts, strict=True)), K)
         seconds.append(time.perf_counter() - start)
         if truth:
             recalls.append(len(truth & {ids[one.label] for one in each}) / len(truth))
             alone.append(len(truth & {*ranked[row].tolist()}) / len(truth))
     return {
-        f"R@{k}": _percent(np.array(recalls)),
-        f"R@{k} of the ranking": _percent(np.array(alone)),
+        f"R@{K}": _percent(np.array(recalls)),
+        f"R@{K} of the ranking": _percent(np.array(alone)),
         **_times(seconds),
     }
 
@@ -100,12 +130,18 @@ def _times(seconds: list[float]) -> dict[str, float]:
 
 def main(words: list[str]) -> None:
     dataset, model = read(Path(words[0])), words[1] if len(words) > 1 else "linear"
-    tagger = Tagger(model, device="cpu").fit_dataset(dataset)
-    about = {"data": dataset.name, "model": model}
-    record("candidates", {**about, **found(tagger, dataset, 50)}, 0)
-    assert tagger.fitted_ is not None
-    for every in (False, True):
-        record("ground", {**about, **grounded(tagger.fitted_, every)}, 0)
+    for part in words[2:] or PARTS:
+        if part == "candidates":
+            tagger = trained(model, dataset)
+            about = {"data": dataset.name, "model": tagger.chosen_.model}
+            record("candidates", {**about, **found(tagger, dataset)}, 0)
+        elif part in PARTS:
+            fitted, queries = without(model, dataset, part == "all")
+            about = {"data": dataset.name, "model": fitted.blueprint.choice.model}
+            removal = "all synonyms" if part == "all" else "one synonym of each label"
+            record("ground", {**about, "removed": removal, **grounded(fitted, queries)}, 0)
+        else:
+            raise SystemExit(f"unknown part {part!r}; known are {', '.join(PARTS)}")
 
 
 if __name__ == "__main__":

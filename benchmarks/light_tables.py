@@ -237,31 +237,25 @@ def main(words: list[str]) -> None:
 
 def plot(results: Path, out: Path) -> None:
     """Draw P@1 and PSP@1 against β and e_model, each data set scaled to its own range, as in the paper's Fig. 2."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "lightdxml"
-    import matplotlib.pyplot as plt
+    from zipfel.report.plots import styled_figure, svg_of
 
     lines = [
         line for line in map(orjson.loads, results.read_bytes().splitlines()) if line["benchmark"] == "light_tables"
     ]
-    figure, axes = plt.subplots(2, 2, figsize=(9, 6), sharey=True, layout="constrained")
-    for column, name in enumerate(("P@1", "PSP@1")):
-        for data in dict.fromkeys(line["data"] for line in lines):
-            for line in (line for line in lines if line["data"] == data and line["table"] == "beta"):
-                drawn(
-                    axes[0][column],
-                    [*map(float, line["curve"])],
-                    [pair[column] for pair in line["curve"].values()],
-                    data,
-                )
-            epochs = [line for line in lines if line["data"] == data and line["table"] == "epochs"]
-            drawn(axes[1][column], [line["row"]["epochs"] for line in epochs], [line[name] for line in epochs], data)
-        axes[0][column].set(title=name, xlabel="β")
-        axes[1][column].set(xlabel="epochs of the classifier", xscale="log")
-    axes[0][0].legend()
-    figure.savefig(out, metadata={"Date": None})
+    with styled_figure("lightdxml", 9, 6) as figure:
+        axes = figure.subplots(2, 2, sharey=True)
+        for column, name in enumerate(("P@1", "PSP@1")):
+            for data in dict.fromkeys(line["data"] for line in lines):
+                for line in (line for line in lines if line["data"] == data and line["table"] == "beta"):
+                    curve = line["curve"]
+                    drawn(axes[0][column], [*map(float, curve)], [pair[column] for pair in curve.values()], data)
+                epochs = [line for line in lines if line["data"] == data and line["table"] == "epochs"]
+                numbers = [line["row"]["epochs"] for line in epochs]
+                drawn(axes[1][column], numbers, [line[name] for line in epochs], data)
+            axes[0][column].set(title=name, xlabel="β")
+            axes[1][column].set(xlabel="epochs of the classifier", xscale="log")
+        axes[0][0].legend()
+        out.write_text(svg_of(figure), encoding="utf-8")
 
 
 def drawn(axis: Any, x: list[float], y: list[float], label: str) -> None:

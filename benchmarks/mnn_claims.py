@@ -3,12 +3,14 @@
 dropout: feature dropout improves accuracy (Sec. 3.2, 5): p from 1, nothing dropped, down to 0.5.  negatives: the
 maximum over negatives is better than their mean or sum (Sec. 3.3).  tail: MNN is robust on tail labels (Sec. 4.2, 5):
 both of its decoders beside dxml, glas and linear, by frequency bins of labels (bin 1 has the rarest) and on points that
-have only tail labels.
+have only tail labels. Only for linear does the length of a point's features matter much, so it is also trained on
+features of unit length, and on tf-idf.
 
 Each row is trained on random splits of all points into train and test of the given sizes, with several seeds each, and
 evaluated on test. One JSON line per row: means over splits, their standard deviations, and the difference to the first
 row of the table, split by split. Splits share points, so the standard error of a difference is the corrected one of
-Nadeau and Bengio (2003): variance · (1 / splits + test points / train points).
+Nadeau and Bengio (2003): variance · (1 / splits + test points / train points). Two runs may share the splits, the
+second with --first-split: each line has the figures of COMPARED split by split, from which those of all follow.
 """
 
 from __future__ import annotations
@@ -16,17 +18,19 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.preprocessing import normalize
 
 from benchmarks.neighbour_tables import resplit
 from benchmarks.record import record
 from zipfel import metrics
 from zipfel.data.dataset import Dataset
 from zipfel.data.formats import read
-from zipfel.data.text import featurized
+from zipfel.data.text import Tfidf, featurized
 from zipfel.evaluate import evaluate
 from zipfel.fitting import chosen_device
 from zipfel.models.base import model_class
@@ -45,6 +49,8 @@ TABLES: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {  # the model and ch
         "dxml": ("dxml", {}),
         "glas": ("glas", {}),
         "linear": ("linear", {}),
+        "linear, unit rows": ("linear", {}),
+        "linear, tf-idf": ("linear", {}),
     },
 }
 
@@ -63,13 +69,20 @@ def figures(dataset: Dataset, tagger: Tagger) -> dict[str, float]:
     return found
 
 
-def trained(dataset: Dataset, row: tuple[str, dict[str, Any]], options: argparse.Namespace) -> list[dict[str, float]]:
+def prepared(dataset: Dataset, row: str) -> Dataset:
+    """Return the data set with the features that a row asks for: as they are, of unit length, or tf-idf."""
+    if row.endswith("unit rows"):
+        return dataset.with_parts(lambda part: replace(part, X=normalize(part.X)))
+    return Tfidf.fit(dataset.train.X).apply(dataset) if row.endswith("tf-idf") else dataset
+
+
+def trained(dataset: Dataset, table: str, row: str, options: argparse.Namespace) -> list[dict[str, float]]:
     """Return the figures of each split: means over the seeds."""
-    model, settings = row
+    model, settings = TABLES[table][row]
     preset = options.preset if options.preset in model_class(model).presets else "default"
     by_split = []
-    for number in range(options.splits):
-        split = resplit(dataset, number)
+    for number in range(options.first_split, options.first_split + options.splits):
+        split = prepared(resplit(dataset, number), row)
         taggers = [Tagger(model, preset, settings, device=options.device, seed=seed) for seed in options.seeds]
         runs = [figures(split, tagger) for tagger in taggers]
         by_split.append({name: float(np.mean([run[name] for run in runs])) for name in runs[0]})
@@ -78,9 +91,10 @@ def trained(dataset: Dataset, row: tuple[str, dict[str, Any]], options: argparse
 
 def summary(rows: list[dict[str, float]], first: list[dict[str, float]], test_per_train: float) -> dict[str, Any]:
     """Return means over splits, standard deviations, and differences to the first row with their standard errors."""
-    means = {name: round(float(np.mean([row[name] for row in rows])), 2) for name in rows[0]}
+    means: dict[str, Any] = {name: round(float(np.mean([row[name] for row in rows])), 2) for name in rows[0]}
     if len(rows) < 2:
         return means
+    means["by split"] = {name: [round(row[name], 2) for row in rows] for name in COMPARED}
     spread = {f"{name} sd": round(float(np.std([row[name] for row in rows], ddof=1)), 2) for name in COMPARED}
     ahead: dict[str, list[float]] = {}
     for name in COMPARED:
@@ -95,7 +109,9 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mnn_claims")
     parser.add_argument("data", help="a data set with train and test, such as Bibtex")
     parser.add_argument("--what", nargs="+", choices=TABLES, default=list(TABLES), help="tables; default: all")
+    parser.add_argument("--rows", nargs="+", default=[], help="only these rows; each table's first always runs")
     parser.add_argument("--splits", type=int, default=10, help="number of random splits")
+    parser.add_argument("--first-split", type=int, default=0, help="number of the first of them")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of each split")
     parser.add_argument("--preset", default="paper", help="of all models; a model without it takes `default`")
     parser.add_argument("--device", default="auto")
@@ -110,13 +126,16 @@ def main(words: list[str]) -> None:
         "data": dataset.name,
         "preset": options.preset,
         "splits": options.splits,
+        "first split": options.first_split,
         "seeds": options.seeds,
         "device": "cpu" if device == "cpu" else torch.cuda.get_device_name(),
     }
     for table in options.what:
         first: list[dict[str, float]] = []
-        for name, row in TABLES[table].items():
-            found = trained(dataset, row, options)
+        for name in TABLES[table]:
+            if first and options.rows and name not in options.rows:
+                continue
+            found = trained(dataset, table, name, options)
             first = first or found
             values = summary(found, first, len(dataset.test) / len(dataset.train))
             record("mnn_claims", {**about, "table": table, "row": name, **values}, options.seeds[0], ("torch",))

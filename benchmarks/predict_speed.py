@@ -1,7 +1,7 @@
 """Prediction time of a trained model: `python -m benchmarks.predict_speed MODEL DATA`, one JSON line.
 
-Tags test points in batches, from features to names; if they are texts, also from text to names, in batches and one at
-a time.
+Tags test points from features to names, in batches and one at a time; if they are texts, also from text to names.
+Times of one point are medians and 99th percentiles.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ def main(model: str, data: str) -> None:
         raise SystemExit(f"{data} must have a test part")
     tagger, points = Tagger.load(model), min(POINTS, len(test))
     test = test.take(np.arange(points))
-    X = test.X if tagger.features_ is None else tagger.features_.transform(test.texts or {})
+    X: csr_array = test.X if tagger.features_ is None else tagger.features_.transform(test.texts or {})
     figures: dict[str, object] = {"data": data.rstrip("/").rpartition("/")[2], "model": tagger.chosen_.model}
+    figures["index"] = getattr(tagger.settings_, "index", None)
     figures["features_to_names_ms"] = round(min(features_to_names(tagger, X) for _ in range(5)) / points, 3)
+    alone = [features_to_names(tagger, X[[row]]) for row in range(points)]
+    figures |= percentiles("features_alone", alone)
     if tagger.features_ is not None and test.texts is not None:
         figures |= from_text(tagger, test.texts, points)
     record("predict_speed", figures, tagger.seed, ("torch",))
@@ -51,8 +54,13 @@ def from_text(tagger: Tagger, texts: Texts, points: int) -> dict[str, object]:
         start = time.perf_counter()
         tagger.predict({name: [column[row]] for name, column in texts.items()})
         alone.append(1e3 * (time.perf_counter() - start))
-    p50, p99 = (float(value) for value in np.percentile(alone, (50, 99)))
-    return {"text_to_names_ms": round(together, 3), "alone_p50_ms": round(p50, 2), "alone_p99_ms": round(p99, 2)}
+    return {"text_to_names_ms": round(together, 3), **percentiles("alone", alone)}
+
+
+def percentiles(name: str, times: list[float]) -> dict[str, object]:
+    """Return the median and the 99th percentile of milliseconds."""
+    p50, p99 = (float(value) for value in np.percentile(times, (50, 99)))
+    return {f"{name}_p50_ms": round(p50, 2), f"{name}_p99_ms": round(p99, 2)}
 
 
 if __name__ == "__main__":

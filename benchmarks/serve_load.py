@@ -20,7 +20,8 @@ from benchmarks.record import record
 from benchmarks.serving import Running, serving
 from zipfel import read
 
-REQUESTS, RATE, CONNECTIONS, WARM, TEXTS = 100_000, 500, 32, 3000, 3000
+REQUESTS, RATE, CONNECTIONS, WARM, TEXTS, SAMPLES = 100_000, 500, 32, 3000, 3000, 10
+LATE = 60.0  # seconds to answer the last requests
 
 
 def main(model: str, data: str, requests: int = REQUESTS, rate: int = RATE) -> None:
@@ -34,9 +35,9 @@ def main(model: str, data: str, requests: int = REQUESTS, rate: int = RATE) -> N
         first = asyncio.run(_load(server, bodies, 1, 1000))
         answered = server.seconds + first.latencies[0]
         uvloop.run(_load(server, bodies, WARM, rate))
-        before, worked = server.memory(), server.worked()
-        load = uvloop.run(_load(server, bodies, requests, rate))
-        after, worked = server.memory(), server.worked() - worked
+        worked = server.worked()
+        load = uvloop.run(_load(server, bodies, requests, rate, SAMPLES))
+        worked = server.worked() - worked
     p50, p99 = (round(float(value), 2) for value in np.percentile(1e3 * np.array(load.latencies), (50, 99)))
     figures = {
         "data": data.rstrip("/").rpartition("/")[2], "requests": requests, "wanted_per_s": rate,
@@ -44,7 +45,7 @@ def main(model: str, data: str, requests: int = REQUESTS, rate: int = RATE) -> N
         "p50_ms": p50, "p99_ms": p99, "max_ms": round(1e3 * max(load.latencies), 1),
         "server_cpu_ms": round(1e3 * worked / requests, 3),
         "connections": CONNECTIONS, "characters_a_text": round(float(np.mean([*map(len, texts)]))),
-        "start_to_answer_s": round(answered, 2), "memory_start_mb": before, "memory_end_mb": after,
+        "start_to_answer_s": round(answered, 2), "memory_mb": load.memory,
     }  # fmt: skip
     record("serve_load", figures, 0, ("torch", "fastapi", "uvicorn", "uvloop", "httptools"))
 
@@ -62,6 +63,7 @@ class Load:
         self.due: deque[tuple[float, bytes]] = deque()
         self.idle: deque[Client] = deque()  # used in turn, because the server closes unused connections
         self.latencies: list[float] = []
+        self.memory: list[int] = []  # MB of the server, without mapped files
         self.failed, self.seconds = 0, 0.0
         self.done = asyncio.Event()
 
@@ -104,7 +106,8 @@ class Client(asyncio.Protocol):
             self.load.answered(self, head[9:12], time.perf_counter() - self.since)
 
 
-async def _load(server: Running, bodies: list[bytes], requests: int, rate: int) -> Load:
+async def _load(server: Running, bodies: list[bytes], requests: int, rate: int, samples: int = 1) -> Load:
+    """Send requests at a steady rate; measure the server's memory at the start, the end, and in between."""
     load, loop = Load(bodies, requests), asyncio.get_running_loop()
     made = [await loop.create_connection(lambda: Client(load), "127.0.0.1", server.port) for _ in range(CONNECTIONS)]
     start = time.perf_counter()
@@ -112,10 +115,17 @@ async def _load(server: Running, bodies: list[bytes], requests: int, rate: int) 
         due = start + number / rate
         if (early := due - time.perf_counter()) > 0:
             await asyncio.sleep(early)
+        if number % -(-requests // samples) == 0:
+            load.memory.append(server.memory())
         load.due.append((due, bodies[number % len(bodies)]))
         load.send()
-    await asyncio.wait_for(load.done.wait(), 60)
+    try:
+        await asyncio.wait_for(load.done.wait(), LATE)
+    except TimeoutError:
+        answered = f"{len(load.latencies)} of {requests} requests were answered"
+        raise SystemExit(f"{answered} {LATE:.0f} s after the last was due: try a lower RATE than {rate}") from None
     load.seconds = time.perf_counter() - start
+    load.memory.append(server.memory())
     for transport, _ in made:
         transport.close()
     return load

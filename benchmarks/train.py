@@ -1,8 +1,9 @@
 """Metrics and cost of a preset: `python -m benchmarks.train DATA MODEL PRESET [seeds=0,1,2] [device=auto] [key=value]`.
 
 Trains like `zipfel train`, once per seed, and evaluates on test. One JSON line: means and standard deviations of the
-metrics, seconds to train, milliseconds per point to predict, and peak memory. Times exclude features, except with
-token_init=fasttext, which reads the texts. Further key=value pairs are settings of the model.
+metrics, seconds to train, milliseconds per point to predict, in batches and alone (the median of ALONE points), what
+prediction needs on disk, and peak memory. Times exclude features, except with token_init=fasttext, which reads the
+texts. Further key=value pairs are settings of the model.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 
 import torch
+from scipy.sparse import csr_array
 
 from benchmarks.record import record
 from zipfel.config import words_of
@@ -24,8 +26,12 @@ from zipfel.evaluate import evaluate
 from zipfel.fitting import chosen_device
 from zipfel.models.base import settings_of
 from zipfel.tagger import Tagger
+from zipfel.tagging import rank
+from zipfel.training.run import state_size
 
-NAMES = ("P@1", "P@3", "P@5", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "seconds", "ms a point")
+COSTS = ("seconds", "ms a point", "ms alone", "MB")
+NAMES = ("P@1", "P@3", "P@5", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", *COSTS)
+ALONE = 1000  # points that are ranked one at a time
 
 
 def evaluated(dataset: Dataset, tagger: Tagger) -> dict[str, float]:
@@ -35,10 +41,28 @@ def evaluated(dataset: Dataset, tagger: Tagger) -> dict[str, float]:
     trained = time.perf_counter()
     test = dataset.test
     assert test is not None
-    ranking = tagger.rank(test.X if tagger.features_ is None else test.texts, 5, test.filtered)
+    assert test.X is not None
+    assert tagger.fitted_ is not None
+    ranking = rank(tagger.fitted_, test.X, 5, test.filtered)
     ranked = time.perf_counter()
-    times = {"seconds": trained - start, "ms a point": (ranked - trained) / len(ranking) * 1000}
-    return evaluate(ranking, dataset, "test").values | times
+    costs = {
+        "seconds": trained - start,
+        "ms a point": (ranked - trained) / len(ranking) * 1000,
+        "ms alone": alone(tagger, test.X),
+        "MB": state_size(tagger.model_.tensors().serve) / 1e6,
+    }
+    return evaluate(ranking, dataset, "test").values | costs
+
+
+def alone(tagger: Tagger, X: csr_array) -> float:
+    """Return the median of milliseconds from the features of a point to its ranking, one point at a time."""
+    seconds = []
+    for row in range(min(ALONE, X.shape[0])):
+        one = X[[row]]
+        start = time.perf_counter()
+        tagger.predictor_.rank(one, 5)
+        seconds.append(time.perf_counter() - start)
+    return 1000 * statistics.median(seconds)
 
 
 def main(words: list[str]) -> None:

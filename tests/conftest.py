@@ -1,17 +1,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from hypothesis import Phase, settings
 
+if TYPE_CHECKING:
+    from tests.hub import StandIn
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores, and so do the processes that their tests start
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that starts a job in the background has it ignore Ctrl-C, and so would the processes that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("zipfel", deadline=None, derandomize=True)  # a busy machine is no reason to fail
 settings.register_profile("mutants", settings.get_profile("zipfel"), phases=(Phase.explicit, Phase.generate))
@@ -56,7 +63,7 @@ class Outcome(NamedTuple):
 
 @pytest.fixture
 def zipfel_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    """Run the command line in this process, through the entry point that a shell uses."""
+    """Run the command line in this process."""
     from zipfel.cli.main import main
 
     def run(*words: object) -> Outcome:
@@ -71,6 +78,28 @@ def zipfel_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
         return Outcome(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+    """Start a stand-in for the Hugging Face Hub, which the library uses then, with a token that may write."""
+    from huggingface_hub import constants
+
+    from tests.hub import StandIn
+
+    home = tmp_path_factory.mktemp("home")
+    with StandIn() as hub:
+        template = f"{hub.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        for name, value in {
+            "ENDPOINT": hub.address,
+            "HUGGINGFACE_CO_URL_TEMPLATE": template,
+            "HF_HUB_CACHE": str(home / "hub"),
+            "HF_TOKEN_PATH": str(home / "token"),
+            "HF_HUB_DISABLE_XET": True,
+        }.items():
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setenv("HF_TOKEN", "hf_writer")
+        yield hub
 
 
 @pytest.fixture

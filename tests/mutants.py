@@ -23,7 +23,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -122,7 +121,7 @@ def mutants_of(model: str, file: str, numbers: random.Random) -> Iterator[Mutant
     """Yield all mutants of a model's file, or of the parts of it that the model uses."""
     source = (ROOT / file).read_bytes()
     starts = [0, *(place + 1 for place, byte in enumerate(source) if byte == ord("\n"))]  # of lines
-    parts, tests = MODELS[model][file], tuple(dict.fromkeys([*STEPS[model], TESTS[file]]))
+    parts, tests = MODELS[model][file], tuple(dict.fromkeys([*STEPS[model], *TESTS[file].split()]))
     used = [part for part in ast.parse(source).body if not parts or getattr(part, "name", None) in parts]
     for node, parameters in nodes(ast.Module(used, []), []):
         of_call = call_changes(node, parameters, numbers) if isinstance(node, ast.Call) else ()
@@ -162,6 +161,12 @@ def named(model: str) -> list[Mutant]:
     return found
 
 
+def drawn(model: str, kind: str, count: int, seed: int) -> list[Mutant]:
+    """Return the mutants of a model: named ones, generated ones, or all."""
+    first = named(model) if kind != "generated" else []
+    return first + (generated(model, count, seed) if kind != "named" else [])
+
+
 # --- Running tests ----------------------------------------------------------------------------------------------------
 
 
@@ -178,6 +183,11 @@ def start_worker(folder: str) -> None:
     shutil.copy(ROOT / "pyproject.toml", COPY)
 
 
+def of_checkout(path: Path) -> bool:
+    """Whether a path has the unchanged code; the packages of a .venv in the checkout do not."""
+    return path.is_relative_to(ROOT) and not path.is_relative_to(sys.prefix)
+
+
 def run_tests(tests: tuple[str, ...], unchanged: bool) -> None:
     """Run tests in the copy, in this process, and end it with pytest's exit status."""
     import pytest
@@ -185,7 +195,7 @@ def run_tests(tests: tuple[str, ...], unchanged: bool) -> None:
     os.setsid()
     os.chdir(COPY)
     os.environ["PYTHONPATH"] = str(COPY)
-    sys.path[:] = [str(COPY), *(path for path in sys.path if path and not Path(path).is_relative_to(ROOT))]
+    sys.path[:] = [str(COPY), *(path for path in sys.path if path and not of_checkout(Path(path)))]
     sys.dont_write_bytecode = not unchanged  # else the next mutant might be read from a cache
     output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
@@ -207,18 +217,17 @@ def status_of(tests: tuple[str, ...], seconds: float, unchanged: bool = False) -
     return child.exitcode
 
 
-@cache
-def usual_seconds(tests: tuple[str, ...]) -> float:
-    """Return how long tests take without a mutant, which they must pass."""
+def usual_seconds(test: str) -> float:
+    """Return how long a test file takes without a mutant, which it must pass."""
     began = time.monotonic()
-    if status_of(tests, 900, unchanged=True) != 0:
-        raise RuntimeError(f"fails without a mutant: {' '.join(tests)}\n{(COPY / 'output.txt').read_text()}")
+    if status_of((test,), 900, unchanged=True) != 0:
+        raise RuntimeError(f"fails without a mutant: {test}\n{(COPY / 'output.txt').read_text()}")
     return time.monotonic() - began
 
 
-def judged(mutant: Mutant) -> str:
-    """Return the outcome of a mutant."""
-    seconds, path = 10 + 3 * usual_seconds(mutant.tests), COPY / mutant.file
+def judged(mutant: Mutant, usual: float) -> str:
+    """Return the outcome of a mutant.  usual: seconds that its tests take without it."""
+    seconds, path = 10 + 3 * usual, COPY / mutant.file
     before = path.read_text()
     for cached in path.parent.glob(f"__pycache__/{path.stem}.*"):
         cached.unlink()
@@ -232,6 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Mutation testing.")
     parser.add_argument("--model", choices=MODELS, action="append", help="default: all")
     parser.add_argument("--count", type=int, default=100, help="generated mutants of each model; 0: only named ones")
+    parser.add_argument("--kind", choices=("all", "named", "generated"), default="all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--survivors", type=Path, default=Path("mutants.json"), help="file to write survivors to")
@@ -240,8 +250,12 @@ def main() -> None:
     fork, survivors = multiprocessing.get_context("fork"), []
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(asked.jobs, fork, start_worker, [folder]) as pool:
         for model in asked.model or MODELS:
-            mutants, outcomes = [*named(model), *generated(model, asked.count, asked.seed)], Counter[str]()
-            for mutant, outcome in zip(mutants, pool.map(judged, mutants), strict=True):
+            mutants, outcomes = drawn(model, asked.kind, asked.count, asked.seed), Counter[str]()
+            files = list(dict.fromkeys(chain.from_iterable(mutant.tests for mutant in mutants)))
+            usual = dict(zip(files, pool.map(usual_seconds, files), strict=True))
+            print(" ".join(f"{file} {seconds:.0f} s" for file, seconds in usual.items()), flush=True)
+            limits = [sum(usual[file] for file in mutant.tests) for mutant in mutants]
+            for mutant, outcome in zip(mutants, pool.map(judged, mutants, limits), strict=True):
                 outcomes[outcome] += 1
                 change = " ".join((mutant.new if mutant.kind == "named" else f"{mutant.old} → {mutant.new}").split())
                 print(f"{outcome:14} {mutant.kind:18} {mutant.file}:{mutant.line}  {change[:150]}", flush=True)

@@ -198,8 +198,8 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ("astec", "γ forgotten in searches_apart", SETTINGS, "return self.gamma > 0 or (", "return (", STEP),
     (
         "astec", "shortlist's cosines in place of its scores", MIXED,
-        "        if self.searched_apart:\n            cosines = listed\n        elif steady:",
-        "        if steady:", STEP,
+        "        if self.searched_apart:\n            cosines = listed\n        elif steady and self.own is None:",
+        "        if steady and self.own is None:", STEP,
     ),
     (
         "astec", "one offset for all labels", MIXED,

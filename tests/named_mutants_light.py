@@ -12,8 +12,8 @@ RERANKED = ("tests/models/test_reranker.py",)
 MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     (
         "lightdxml", "centroids not averaged", LIGHT,
-        "weights = (1 / counts.clamp_min(1)).repeat_interleave(counts)",
-        "weights = torch.ones(int(counts.sum()), device=vectors.device)",
+        "weights = shares.repeat_interleave(owned.offsets.diff())",
+        "weights = torch.ones(len(owned.ids), device=vectors.device)",
         STEP,
     ),
     (
@@ -84,7 +84,7 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "lightdxml", "texts in place of points", LIGHT,
-        "(np.diff(Z.indptr) > 0) & (self.counts.cpu().numpy() == 0)",
+        "(np.diff(Z.indptr) > 0) & (self.counts[rows].cpu().numpy() == 0)",
         "np.diff(Z.indptr) > 0",
         STEP,
     ),
@@ -108,21 +108,27 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "lightdxml", "shortlist of furthest labels", LIGHT,
-        "[self.index.search(chunk, k).ids",
-        "[self.index.search(-chunk, k).ids",
+        "(search.search(chunk, k).ids",
+        "(search.search(-chunk, k).ids",
         STEP,
     ),
     (
         "lightdxml", "shortlist a label too short", LIGHT,
-        "self.index.search(chunk, k).ids",
-        "self.index.search(chunk, max(1, k - 1)).ids",
+        "search.search(chunk, k).ids",
+        "search.search(chunk, max(1, k - 1)).ids",
         STEP,
     ),
     (
-        "lightdxml", "own labels not added to the shortlist", NEGATIVES,
+        "lightdxml", "own labels not added to the shortlist", LIGHT,
+        "candidates = pooled(own, listed, filtered)",
+        "candidates = pooled(own, listed, filtered, missed=False)",
+        STEP,
+    ),
+    (
+        "lightdxml", "own labels not added to the re-ranker's list", NEGATIVES,
         "None if part.filtered is None else bags(part.filtered, rows).to(device))",
         "None if part.filtered is None else bags(part.filtered, rows).to(device), missed=False)",
-        STEP,
+        RERANKED,
     ),
     (
         "lightdxml", "own labels not added to the shared lists", LIGHT,
@@ -137,10 +143,16 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
         STEP,
     ),
     (
-        "lightdxml", "filtered labels are wrong, own lists", NEGATIVES,
+        "lightdxml", "filtered labels are wrong, own lists", LIGHT,
+        "candidates = pooled(own, listed, filtered)",
+        "candidates = pooled(own, listed, None)",
+        STEP,
+    ),
+    (
+        "lightdxml", "filtered labels are wrong for the re-ranker", NEGATIVES,
         "return pooled(own, listed, None if part.filtered is None else bags(part.filtered, rows).to(device))",
         "return pooled(own, listed, None)",
-        STEP,
+        RERANKED,
     ),
     (
         "lightdxml", "shared_negatives inverted", LIGHT,
@@ -162,8 +174,8 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "lightdxml", "no dropout", LIGHT,
-        "encode(self.tokens(points), self.dropout, generator)",
-        "encode(self.tokens(points), 0.0, generator)",
+        "encode(self.tokens(points), self.dropout, generator, share)",
+        "encode(self.tokens(points), 0.0, generator, share)",
         STEP,
     ),
     (
@@ -265,14 +277,14 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "lightdxml", "cosines of points of any length", LIGHT,
-        "row_products(F.normalize(queries, dim=1), self.vectors, labels)",
-        "row_products(queries, self.vectors, labels)",
+        "self.products(F.normalize(queries, dim=1), self.vectors, labels)",
+        "self.products(queries, self.vectors, labels)",
         STEP,
     ),
     (
         "lightdxml", "scale of scores forgotten in prediction", LIGHT,
-        "logits = self.scale * row_products(queries, self.W, labels) + offset",
-        "logits = row_products(queries, self.W, labels) + offset",
+        "logits = self.scale * self.products(queries, self.W, labels) + offset",
+        "logits = self.products(queries, self.W, labels) + offset",
         STEP,
     ),
     (

@@ -18,6 +18,7 @@ MNN_TESTS = ("tests/models/test_mnn.py",)
 INCREMENTAL = ("tests/models/test_dxml_incremental.py",)
 VECTORS_TESTS = ("tests/labelspace/test_vectors.py",)
 DXML_TESTS = ("tests/models/test_dxml.py",)
+WALKS_TESTS = ("tests/labelspace/test_deepwalk.py",)
 
 MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
     (
@@ -1036,5 +1037,20 @@ MUTANTS: list[tuple[str, str, str, str, str, tuple[str, ...]]] = [
         "weights = near.pow(self.sharpness)",
         "weights = near.pow(max(self.sharpness, 1))",
         DXML_STEP,
+    ),
+    (
+        "dxml", "the first labels of all are twice as long", VECTORS,
+        "if known else 1.0", "if known else 2.0",
+        VECTORS_TESTS,
+    ),
+    (
+        "dxml", "words of one width too many", WALKS,
+        "len(str(max(labels - 1, 0)))", "len(str(max(labels + 1, 0)))",
+        WALKS_TESTS,
+    ),
+    (
+        "dxml", "a thread more than the steps are worth", WALKS,
+        "1 + steps // 100_000", "2 + steps // 100_000",
+        WALKS_TESTS,
     ),
 ]  # fmt: skip

@@ -51,7 +51,7 @@ def test_the_rule(points, features, labels, text, device, main, preset):
     choice = choose(Sizes(points, features, labels), text, device)
     assert (choice.model, choice.settings, choice.preset) == ("blend", {"main": main}, preset)
     assert choice.why.startswith(f"{main} and linear: ")
-    assert ("much for a CPU" in choice.why) == (preset == "fast")
+    assert ("many for a CPU" in choice.why) == (preset == "fast")
     alone = Choice(main, preset, choice.why.removeprefix(f"{main} and linear: "))
     assert choice.main == alone
     assert alone.main == alone
@@ -198,7 +198,7 @@ def test_a_tagger_without_a_model_chooses_one_and_says_which(tmp_path):
     assert loaded.chosen_ == tagger.chosen_
     assert loaded.model == "auto"
     assert loaded.predict(TEXTS[:4], k=1) == tagger.predict(TEXTS[:4], k=1)
-    with pytest.raises(ConfigError, match="blend cannot take points without learning; fit with warm_start=True"):
+    with pytest.raises(ConfigError, match="blend cannot add points without training; fit with warm_start=True"):
         loaded.partial_fit(["toner"], [["B13"]])
 
 

@@ -21,7 +21,7 @@ from zipfel.models.base import BUILT_IN, Predictor
 from zipfel.models.blend import BlendPredictor
 from zipfel.models.learner import CosineClassifier, Ensemble, Learner, half_cosine
 from zipfel.models.lightdxml import MixedClassifier
-from zipfel.models.linear import LinearPredictor
+from zipfel.models.linear_predictor import LinearPredictor
 from zipfel.models.neighbours import Memory, Vote
 from zipfel.nn.encoders import Encoder
 from zipfel.types import Bags

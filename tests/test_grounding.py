@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from zipfel import grounding
@@ -34,11 +35,39 @@ def test_phrases_find_names_whatever_their_order_endings_and_typing(tagger, phra
 
 
 def test_scores_fall_with_the_likeness_and_the_list_is_sorted(tagger):
-    exact, alike = tagger.ground("Wireless LAN")[0], tagger.ground("wireless lamp")[0]
-    assert exact.score > 0.9 > alike.score
+    exact, alike, unlike = (tagger.ground(phrase)[0].score for phrase in ("Wireless LAN", "less lanes", "lamination"))
+    assert exact > 0.99 > alike > 0.1 > unlike
     scores = [each.score for each in tagger.ground("wireless printers", 3)]
     assert scores == sorted(scores, reverse=True)
     assert all(0 <= score <= 1 for score in scores)
+
+
+def test_scores_are_probabilities_which_labels_of_one_name_share():
+    names = {"1": "Influenza Virus", "2": "influenza virus", "3": "Virus of Apples", "4": "Bones"}
+    tagger = Tagger("linear", text={"min_count": 1}, validation=0, device="cpu")
+    tagger.fit(["no such words", "nor these"] * 6, [["1"], ["2"]] * 6, label_texts=names)
+    first, second, *others = tagger.ground("influenza virus", 4)
+    assert (first.label, second.label) == ("1", "2")
+    assert first.score == second.score == pytest.approx(0.5, abs=0.01)
+    assert sum(each.score for each in [first, second, *others]) < 1
+    scores = {1: {"cosine": 1.0, "same": 1.0}, 2: {"model": 0.5}}
+    powers = [np.exp(2.27 + 1.61), np.exp(1.67 / 2), np.exp(6.94)]
+    found = grounding._probabilities(scores)
+    assert found == pytest.approx({1: powers[0] / sum(powers), 2: powers[1] / sum(powers)})
+
+
+def test_words_are_compared_by_their_beginning_and_by_their_letters():
+    assert grounding._alike("laser", "lasers") == pytest.approx((10 / 11) ** 2)  # common beginning
+    assert grounding._alike("ylated", "relate") < grounding._alike("methylated", "ethylated")
+    pairs = {" a", "ab", "bc", "c "}, {" x", "xa", "ab", "bc", "c "}
+    expected = 2 * len(pairs[0] & pairs[1]) / (len(pairs[0]) + len(pairs[1]))
+    assert grounding._spelled("abc", "xabc") == pytest.approx(expected)
+    phrases = Phrases.of({"1": 0, "2": 1}, ["red apples", "red cars"])
+    rarity = {word: phrases.rarity(word) for word in ("red", "apples", "green")}
+    said, meant = grounding._covered(phrases, ["green", "apples"], ["red", "apples"])
+    alike = grounding._alike("green", "red")
+    assert said == pytest.approx((rarity["green"] * alike + rarity["apples"]) / (rarity["green"] + rarity["apples"]))
+    assert meant == pytest.approx((rarity["red"] * alike + rarity["apples"]) / (rarity["red"] + rarity["apples"]))
 
 
 def test_the_model_grounds_what_no_name_says(tagger):
@@ -69,16 +98,57 @@ def test_candidates_carry_what_a_prompt_needs(tagger):
     assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
 
 
-def test_labels_that_a_text_names_take_the_last_third():
-    merged = grounding._merged([*range(10)], {20: 1, 21: 3, 2: 1, 9: 1}, 6)
-    assert merged == {0: "model", 1: "model", 2: "model", 3: "model", 21: "name", 9: "name"}
-    assert list(grounding._merged([*range(10)], {}, 6)) == [0, 1, 2, 3, 4, 5]
+@pytest.fixture(scope="module")
+def large() -> Tagger:
+    """Return a model of more labels than candidates; every text has the same word."""
+    numbers = range(60)
+    tagger = Tagger("linear", text={"min_count": 1}, validation=0, device="cpu")
+    names = {f"L{number}": f"name{number} of things" for number in numbers}
+    return tagger.fit([f"text word{number % 7}" for number in numbers], [[f"L{number}"] for number in numbers], names)
 
 
-def test_names_in_a_text_count_in_singular_and_plural():
-    phrases = Phrases.of({"a": 0, "b": 1}, ["Heart Valves | Valve", "glass"])
-    assert phrases.mentioned("replaced a heart valve of glass") == {0: 2, 1: 1}
-    assert phrases.mentioned("heart, then valves; no hearts") == {0: 1}
+def test_a_label_that_the_text_names_is_a_candidate_whatever_its_rank(large, monkeypatch):
+    last = [each.label for each in large.candidates("text word3", 60)][-1]
+    assert last not in [each.label for each in large.candidates("text word3", 30)]
+    text = f"text word3: things of name{last[1:]}"  # the words in any order
+    for deep, k in ((1000, 30), (20, 15)):  # ranked late, and not ranked
+        monkeypatch.setattr(grounding, "DEEP", deep)
+        found = {each.label: each.by for each in large.candidates(text, k)}
+        assert found.pop(last) == "name"
+        assert set(found.values()) == {"model"}
+        assert len(found) == k - 1
+
+
+def test_candidates_weigh_rank_coverage_and_frequency(large, monkeypatch):
+    text, k = "text word3 name5 things name41", 10
+    ids, scores = grounding._ranked(large.fitted_, text)
+    names, covered = large.labels_.names, large.labels_.phrases.coverage(text)
+    values = {
+        int(label): grounding.COVERED * covered[label] - np.log1p(rank)
+        + grounding.FREQUENT * np.log1p(large.labels_.counts[label])
+        for rank, label in enumerate(ids)
+    }  # fmt: skip
+    best = sorted(values, key=lambda label: -values[label])[:k]
+    found = large.candidates(text, k)
+    assert {each.label for each in found} == {names[label] for label in best}
+    shown = dict(zip([names[label] for label in ids], scores.tolist(), strict=True))
+    assert [each.score for each in found] == sorted((shown[each.label] for each in found), reverse=True)
+
+
+def test_coverage_is_that_of_a_slow_loop():
+    texts = ["Heart Valves | Valve", "glass", "", "glass of a valve | Heart Murmur"]
+    phrases = Phrases.of({"a": 0, "b": 1, "2": 2, "c": 3}, texts)
+    names = [[{"a"}, {"heart", "valve"}, {"valve"}], [{"b"}, {"glass"}], [],
+             [{"c"}, {"glass", "of", "a", "valve"}, {"heart", "murmur"}]]  # fmt: skip
+    every = [name for own in names for name in own]
+    rarity = {stem: 1 + np.log((1 + len(every)) / (1 + sum(stem in name for name in every)))
+              for name in every for stem in name}  # fmt: skip
+    words = {"replaced", "a", "heart", "valve", "of", "glass"}
+    shares = [[sum(rarity[s] for s in name & words) / sum(rarity[s] for s in name) for name in own] for own in names]
+    expected = [max(own, default=0) for own in shares]
+    assert phrases.coverage("replaced a heart: valves of glass") == pytest.approx(expected)
+    assert phrases.coverage("?").tolist() == [0, 0, 0, 0]
+    assert Phrases.of({}, []).coverage("heart").tolist() == []
 
 
 def test_the_number_of_postings_bounds_the_time(monkeypatch):

@@ -44,15 +44,15 @@ FLOORS = [
     {"bench", "tune"},
     {"report"},
     {"plan"},
-    {"tagger", "engines"},
-    {"grounding"},
-    {"tagging", "estimator"},
+    {"tagger", "engines", "hub"},
+    {"grounding", "suggesting"},
+    {"tagging", "estimator", "card"},
     {"fitting"},
-    {"evaluate", "label_report", "display", "explain", "persistence", "choice", "text_choice"},
+    {"evaluate", "label_report", "agreement", "display", "explain", "persistence", "choice", "text_choice"},
     {"models"},
     {"training", "negatives"},
     {"nn", "index", "labelspace", "data", "metrics", "calibration"},
-    {"types", "errors", "config"},
+    {"types", "errors", "config", "design"},
 ]
 FLOOR_OF = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}
 LOWEST = len(FLOORS) - 1

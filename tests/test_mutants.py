@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
+from itertools import chain
 from pathlib import Path
 
 import mutants
@@ -67,9 +68,18 @@ def test_named_mutants_still_apply(one):
 
 
 def test_files_and_tests_exist():
-    paths = [*mutants.TESTS, *mutants.TESTS.values(), *(test for tests in mutants.STEPS.values() for test in tests)]
+    of_files = chain.from_iterable(tests.split() for tests in mutants.TESTS.values())
+    paths = [*mutants.TESTS, *of_files, *chain.from_iterable(mutants.STEPS.values())]
     assert [path for path in paths if not Path(mutants.ROOT / path).exists()] == []
     for files in mutants.MODELS.values():
         for file, parts in files.items():
             defined = {getattr(node, "name", None) for node in ast.parse((mutants.ROOT / file).read_text()).body}
             assert set(parts) <= defined
+
+
+def test_the_packages_of_an_environment_in_the_checkout_stay_on_the_path(monkeypatch):
+    """`make mutants` runs in .venv, whose pytest it needs; the unchanged code must not be found."""
+    environment = mutants.ROOT / ".venv"
+    monkeypatch.setattr(mutants.sys, "prefix", str(environment))
+    paths = [mutants.ROOT, mutants.ROOT / "tests", environment / "lib" / "site-packages", Path("/usr/lib/python3")]
+    assert [mutants.of_checkout(path) for path in paths] == [True, True, False, False]

@@ -74,3 +74,9 @@ def test_a_release_does_not_mix_with_old_files(tmp_path):
     (tmp_path / "old.whl").touch()
     with pytest.raises(SystemExit, match="has files already"):
         release.main(tmp_path)
+
+
+def test_the_changelog_has_this_version_with_its_date_below_what_is_not_released():
+    heads = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert heads[0] == "Unreleased"
+    assert re.fullmatch(rf"{re.escape(zipfel.__version__)} - \d{{4}}-\d\d-\d\d", heads[1])

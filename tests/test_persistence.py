@@ -63,6 +63,7 @@ def test_load_returns_what_was_saved(tmp_path):
 
 def test_the_files_of_a_saved_model(folder):
     assert set(files(folder)) == {
+        "README.md",
         "model.json",
         "serve/labels.json",
         "serve/vocabulary.json",
@@ -76,18 +77,18 @@ def test_the_files_of_a_saved_model(folder):
     assert about["settings"]["dimension"] == 8
     assert about["sizes"] == {"features": 7, "labels": 3}
     assert about["training"]["epochs"] == 3
-    assert set(about["files"]) == set(files(folder)) - {"model.json"}
+    assert set(about["files"]) == set(files(folder)) - {"model.json", "README.md"}
     assert persistence.verify(folder) == 4
 
 
 def test_no_pickle_anywhere(folder):
     for name, content in files(folder).items():
-        assert name.endswith((".json", ".safetensors"))
+        assert name.endswith((".json", ".safetensors")) or name == "README.md"
         assert not content.startswith((b"\x80", b"PK"))  # pickle, and the zip that torch.save writes
         assert b"\x93NUMPY" not in content
         if name.endswith(".json"):
             orjson.loads(content)
-        else:
+        elif name != "README.md":
             assert load_file(folder / name)
     source = "\n".join(path.read_text() for path in Path(persistence.__file__).parent.rglob("*.py"))
     for word in ("import pickle", "import joblib", "torch.save(", "torch.load(", "allow_pickle=True"):

@@ -181,6 +181,25 @@ def test_a_full_disk_leaves_nothing_behind(large, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "rewrite", [lambda model, out: reshard(model, out, 3), lambda model, _: persistence.upgrade(model)]
+)
+def test_a_model_that_is_replaced_while_it_is_copied_is_named(tmp_path, monkeypatch, rewrite):
+    shutil.copytree(FIXTURES / "glas", tmp_path / "model")
+    real = persistence.copy_cards
+
+    def replaced(*given):
+        monkeypatch.setattr(persistence, "copy_cards", real)
+        save(load(FIXTURES / "mnn-hnsw"), tmp_path / "model", replace=True)
+        real(*given)
+
+    monkeypatch.setattr(persistence, "copy_cards", replaced)
+    with pytest.raises(DataError, match="model: changed while it was copied; run the command again"):
+        rewrite(tmp_path / "model", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert load(tmp_path / "model").about["model"] == "mnn"  # the new one stays
+
+
 @pytest.mark.parametrize("count", [0, 5, 10**6])
 def test_a_number_of_shards_that_makes_no_sense(count, tmp_path):
     with pytest.raises(ConfigError, match=f"shards must be from 1 to 4 for 4 labels; found {count}"):

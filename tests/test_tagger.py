@@ -449,7 +449,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("options", [{"model": "glas"}, {"model": "mnn", "settings": {"decoder": "labels"}}])
 def test_a_first_partial_fit_is_refused_where_a_second_would_be(options):
     tagger = Tagger(**options)
-    with pytest.raises(ConfigError, match=f"^{tagger.model} cannot take points without learning; fit with warm_start"):
+    with pytest.raises(ConfigError, match=f"^{tagger.model} cannot add points without training; fit with warm_start"):
         tagger.partial_fit(TEXTS, TAGS)
     with pytest.raises(NotFittedError, match="has not been fitted"):
         tagger.predict(TEXTS)
@@ -465,7 +465,11 @@ def test_a_shortlist_is_refused_by_a_model_that_takes_none(model):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("glas", "glas does not learn from label texts, and only shows them; `zipfel models` lists who reads them"),
+        (
+            "glas",
+            "glas does not learn from label texts, and only shows them; `zipfel models` lists those that "
+            "learn from them",
+        ),
         ("mnn", "mnn does not learn from label texts"),
         ("astec", "astec does not learn from label texts"),
         ("lightdxml", "lightdxml uses label texts only for labels without training points"),
@@ -487,7 +491,7 @@ def test_a_model_without_add_labels_refuses_new_labels_and_stays_as_it_was(monke
     tagger = made(warm_start=True).fit(TEXTS, TAGS)
     monkeypatch.setattr(type(tagger.model_), "add_labels", Model.add_labels)
     tags = tagger.predict(TEXTS)
-    with pytest.raises(ConfigError, match="glas cannot take new labels, such as 'moon'; fit with warm_start=False"):
+    with pytest.raises(ConfigError, match="glas cannot add new labels, such as 'moon'; fit with warm_start=False"):
         tagger.fit(TEXTS, [["moon"]] * len(TEXTS))
     assert tagger.predict(TEXTS) == tags
     assert tagger.fit(TEXTS, TAGS).classes_ == ["car", "fruit", "sea"]  # no new label
@@ -932,7 +936,7 @@ def test_changes_of_labels_that_are_refused(decaf, act, message):
 
 
 def test_models_that_cannot_take_labels_by_text(tagger, matrix):
-    with pytest.raises(ConfigError, match="glas cannot take labels by their text; fit with warm_start=True"):
+    with pytest.raises(ConfigError, match="glas cannot add labels from their texts alone; fit with warm_start=True"):
         tagger.add_labels({"moon": "far away"})
     numbers = Tagger("decaf", settings={**DECAF, "epochs": 1}, device="cpu").fit(matrix, TAGS)
     with pytest.raises(ConfigError, match="fitted on a matrix of features, and knows no words"):

@@ -82,7 +82,7 @@ def test_tags_of_points_without_weight_are_no_labels():
 @pytest.mark.parametrize("model", ["mnn", "dxml"])
 def test_models_that_cannot_weight_points_say_so_before_they_train(model, monkeypatch):
     monkeypatch.setattr("zipfel.tagger.trained", None)
-    message = f"{model} cannot weight points, as sample_weight asks; `zipfel models` lists who can"
+    message = f"{model} cannot weight points, which sample_weight needs; `zipfel models` lists the models that can"
     with pytest.raises(ConfigError, match=message):
         made(model).fit(TEXTS, TAGS, sample_weight=1.0 + EVEN)
 

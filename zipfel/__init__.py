@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from zipfel.training.machine import set_threads as set_threads
     from zipfel.types import Ranking as Ranking
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Dataset": "zipfel.data.dataset",

@@ -1,5 +1,19 @@
-"""`python -m zipfel` is the `zipfel` command."""
+"""The `zipfel` command, also as `python -m zipfel`."""
 
-from zipfel.cli.main import main
+import os
+import sys
 
-main()
+
+def main() -> None:
+    """Run the command line, which takes longer to import than Python to start: a service can get signals meanwhile."""
+    if sys.argv[1:2] == ["serve"] and os.name == "posix":
+        from zipfel.server.signals import hold_signals
+
+        hold_signals()
+    from zipfel.cli.main import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -119,7 +119,7 @@ def choose(
     slow = device == "cpu" and sizes.points * sizes.labels > MUCH_WORK
     preset = "fast" if slow else "default"
     main, why = _main(sizes, label_text, weighted, points_a_label)
-    why += f"; {sizes.points:,} points × {sizes.labels:,} labels are much for a CPU" if slow else ""
+    why += f"; {sizes.points:,} points × {sizes.labels:,} labels are many for a CPU" if slow else ""
     if weighted or sizes.points * sizes.labels > LINEAR_WORK:
         return Choice(main, preset, why)
     return Choice("blend", preset, f"{main}{BESIDE}{why}", {"main": main})

@@ -12,11 +12,30 @@ INTERRUPTED = 130  # exit code after Ctrl-C
 
 
 class ZipfelError(Exception):
-    """Base class of all errors caused by the input; the command line prints them and exits with code 2."""
+    """Base class of all errors caused by the input; the command line prints them and exits with code 2.
+
+    Example:
+        >>> from zipfel import read
+        >>> try:
+        ...     read("no/such/folder")
+        ... except ZipfelError as error:
+        ...     print(error)
+        no/such/folder: no such file or folder
+    """
 
 
 class DataError(ZipfelError, ValueError):
-    """A file or an array is invalid. The message starts with `file:line: ` if these are known."""
+    """A file or an array is invalid. The message starts with `file:line:` if these are known.
+
+    Args:
+        problem: what is wrong, and what was expected.
+        path: the file.
+        line: the line, counted from 1.
+
+    Example:
+        >>> str(DataError("expected a number, found 'x'", "train.txt", 17))
+        "train.txt:17: expected a number, found 'x'"
+    """
 
     def __init__(self, problem: str, path: Path | str | None = None, line: int | None = None) -> None:
         self.problem, self.path, self.line = problem, path, line
@@ -26,12 +45,19 @@ class DataError(ZipfelError, ValueError):
 
 
 def raised(error: DataError) -> None:
-    """Raise an error about a row: how readers treat a bad row unless they are given another way."""
+    """Raise an error about a row; what readers do with a bad row by default."""
     raise error
 
 
 class ConfigError(ZipfelError, ValueError):
-    """A setting is unknown or has an invalid value."""
+    """A setting is unknown or has an invalid value.
+
+    Example:
+        >>> from zipfel import TextSettings
+        >>> TextSettings(ngrams=0)
+        Traceback (most recent call last):
+        zipfel.errors.ConfigError: ngrams must be at least 1; found 0
+    """
 
 
 class LostRankError(ZipfelError, RuntimeError):

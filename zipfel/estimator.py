@@ -1,4 +1,4 @@
-"""The scikit-learn interface of `Tagger` beside fitting and tagging: parameters, tags, fitted attributes."""
+"""The scikit-learn interface of `Tagger`, apart from fitting and tagging: parameters, tags, fitted attributes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def text_choice_(self) -> TextChoice:
-        """The text settings that were given or chosen, and what was tried to choose them."""
+        """The text settings that were given or chosen, and the trials that chose them."""
         return self._fitted().blueprint.text
 
     @property

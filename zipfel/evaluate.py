@@ -43,7 +43,25 @@ class Level:
 
 @dataclass(frozen=True)
 class Report:
-    """Metrics of a ranking, in percent."""
+    """Metrics of a ranking, in percent.
+
+    Args:
+        values: P@1, nDCG@1, ... by name.
+        macro: averages over labels.
+        only_tail: `values` over the points that have only tail labels.
+        only_tail_points: how many points these are.
+        bins: contributions of label frequencies to P@k for the largest k.
+        propensity: constants of the propensity-scored metrics.
+        points: how many were evaluated.
+        labels: how many there are.
+        levels: metrics at each level of a hierarchy, from the top.
+
+    Example:
+        >>> part = Part(csr_array([[1, 0], [0, 1]]))
+        >>> report = evaluate(Ranking.of_scores(part.Y, k=1), Dataset(part, test=part), ks=[1])
+        >>> report.values["P@1"], report.points
+        (100.0, 2)
+    """
 
     values: dict[str, float]  # P@1, nDCG@1, ... by name
     macro: dict[str, float]  # averages over labels
@@ -56,7 +74,17 @@ class Report:
     levels: tuple[Level, ...] = ()  # of a hierarchy, from the top
 
     def as_json(self) -> dict[str, Any]:
-        """Return all figures as one object, as `zipfel evaluate --json` writes it."""
+        """Return all figures as one object, as `zipfel evaluate --json` writes it.
+
+        Returns:
+            Metrics by name, sizes, constants of the propensities, and contributions of label frequencies.
+
+        Example:
+            >>> part = Part(csr_array([[1, 0], [0, 1]]))
+            >>> figures = evaluate(Ranking.of_scores(part.Y, k=1), Dataset(part, test=part), ks=[1]).as_json()
+            >>> figures["P@1"], figures["labels"]
+            (100.0, 2)
+        """
         tail = {f"tail {name}": value for name, value in self.only_tail.items()}
         sizes = {"points": self.points, "labels": self.labels, "tail points": self.only_tail_points}
         bins = [dataclasses.asdict(piece) for piece in self.bins]
@@ -78,7 +106,24 @@ def evaluate(
     ks: Sequence[int] = (1, 3, 5),
     propensity: Propensity | None = None,
 ) -> Report:
-    """Evaluate a ranking of the points of `part`; filtered pairs are removed from ranking and truth alike."""
+    """Evaluate a ranking of the points of a part; filtered pairs are removed from ranking and truth alike.
+
+    Args:
+        ranking: of the points of the part, in their order.
+        dataset: the truth, and how frequent labels are in train.
+        part: "test", "validation" or "train".
+        ks: how many of the best labels to judge.
+        propensity: constants A and B; None takes those of the data set.
+
+    Returns:
+        All metrics; `values` has P@k, nDCG@k, PSP@k and others.
+
+    Example:
+        >>> part = Part(csr_array([[1, 0], [0, 1]]))
+        >>> ranking = Ranking.of_scores(csr_array([[0.9, 0.1], [0.6, 0.4]]), k=1)
+        >>> evaluate(ranking, Dataset(part, test=part), ks=[1]).values["P@1"]
+        50.0
+    """
     points = dataset.parts.get(part)
     if points is None:
         raise DataError(f"{dataset.name or 'the data set'} has no {part} part")
@@ -123,7 +168,22 @@ def _levels(
 
 
 def ranked(scores: csr_array, dataset: Dataset, part: str = "test", k: int = 5) -> Ranking:
-    """Rank scores [points, labels] of a part's points; filtered pairs are removed first, so that k labels remain."""
+    """Rank scores of a part's points; filtered pairs are removed first, so that k labels remain.
+
+    Args:
+        scores: sparse, [points, labels]; only stored entries are ranked.
+        dataset: the data set, which may have filtered pairs.
+        part: "test", "validation" or "train".
+        k: how many labels of each point.
+
+    Returns:
+        Ids of labels and their scores, [points, k].
+
+    Example:
+        >>> part = Part(csr_array([[1, 0]]))
+        >>> ranked(csr_array([[0.2, 0.7]]), Dataset(part, test=part), k=1).ids
+        array([[1]])
+    """
     filtered = dataset.parts[part].filtered
     return Ranking.of_scores(scores if filtered is None else without_pairs(scores, filtered), k)
 
@@ -139,7 +199,7 @@ def read_predictions(path: Path, points: int, labels: int) -> csr_array:
     if scores.shape != (points, labels):
         raise DataError(f"expected {points} × {labels} scores; found {scores.shape[0]} × {scores.shape[1]}", path)
     if repeated:
-        raise DataError(f"{repeated} labels stand twice in a row", path)
+        raise DataError(f"labels must not repeat within a row; {repeated} repeated", path)
     return scores
 
 

@@ -12,9 +12,17 @@ Places = list[tuple[int, int]]
 
 
 class Reason(NamedTuple):
-    """A term of a document, its contribution to a label's score, and the characters [start, end) at which it occurs.
+    """A term of a document, its contribution to a label's score, and the characters at which it occurs.
 
-    places: in the text, or by field if the document has fields.
+    Args:
+        term: a word, or an n-gram.
+        weight: what it adds to the score.
+        places: pairs [start, end) of characters in the text, or such pairs by field if the document has fields.
+
+    Example:
+        >>> reason = Reason("apple", 0.4, [(2, 7)])
+        >>> ["a apple pie"[start:end] for start, end in reason.places_in("")]
+        ['apple']
     """
 
     term: str
@@ -22,7 +30,18 @@ class Reason(NamedTuple):
     places: Places | dict[str, Places]
 
     def places_in(self, field: str) -> Places:
-        """Return its places in a field; in a document without fields, those in the text."""
+        """Return its places in a field; in a document without fields, those in the text.
+
+        Args:
+            field: name of the field.
+
+        Returns:
+            Pairs [start, end) of characters; none if the field does not have the term.
+
+        Example:
+            >>> Reason("apple", 0.4, {"title": [(0, 5)]}).places_in("title")
+            [(0, 5)]
+        """
         return self.places if isinstance(self.places, list) else self.places.get(field, [])
 
 

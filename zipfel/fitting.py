@@ -17,6 +17,7 @@ from scipy.sparse import csr_array
 from zipfel import calibration, config, metrics, persistence
 from zipfel.choice import Choice
 from zipfel.data.dataset import Dataset
+from zipfel.data.disk import counts_of, is_mapped
 from zipfel.data.formats.files import reason
 from zipfel.data.labels import LabelSpace, have_text, names_as_texts
 from zipfel.data.points import is_matrix, matrix_of, points_of, split_vectors
@@ -61,7 +62,7 @@ class Blueprint:
         """Fit the vocabulary to train, and take the labels of a data set."""
         draft = cls(choice, settings, None, LabelSpace.of(dataset), Source.of(dataset), text)
         if dataset.train.texts is None:
-            return draft
+            return dataclasses.replace(draft, features=dataset.vocabulary)
         label_texts = draft.with_label_texts(dataset).label_texts
         settings_of_text = config.from_mapping(TextSettings, text.text)
         features = TextFeatures.fit(dataset.train.texts, label_texts, settings_of_text)
@@ -79,12 +80,20 @@ class Blueprint:
         """Return the data set with features, without its test part."""
         dataset = dataclasses.replace(dataset, test=None)
         if dataset.train.weights is not None and not self.abilities.weights_points:
-            raise ConfigError(f"{self.choice.model} cannot weight points, as sample_weight asks; "
-                              "`zipfel models` lists who can")  # fmt: skip
+            raise ConfigError(f"{self.choice.model} cannot weight points, which sample_weight needs; "
+                              "`zipfel models` lists the models that can")  # fmt: skip
+        if dataset.train.texts is None and dataset.vocabulary is not None:
+            self._check_vocabulary(dataset.vocabulary, dataset.name)
+            return dataset
         if (dataset.train.texts is not None) != (self.features is not None):
             kind = "texts" if self.features is not None else "a matrix of features"
             raise DataError(f"the model was fitted on {kind}; these points are not of that kind")
         return dataset if self.features is None else self.features.apply(self.with_label_texts(dataset, known))
+
+    def _check_vocabulary(self, vocabulary: TextFeatures, name: str) -> None:
+        """Check that features which were made of texts before have the model's vocabulary."""
+        if self.features is None or self.features.as_json() != vocabulary.as_json():
+            raise DataError(f"the features of {name} were made of texts with another vocabulary than the model's")
 
     def with_new_words(self, dataset: Dataset, known: Container[str]) -> Blueprint:
         """Return it with the new words of a data set in the vocabulary, or warn that the model cannot take them."""
@@ -100,9 +109,9 @@ class Blueprint:
         return dataclasses.replace(self, features=features)
 
     def check_new_labels(self, names: Sequence[str]) -> None:
-        """Check that the model can take new labels, if there are any, before it is changed."""
+        """Check that the model can add new labels, if there are any, before it is changed."""
         if names and not self.kind.has("add_labels"):
-            raise ConfigError(f"{self.choice.model} cannot take new labels, such as {names[0]!r}; "
+            raise ConfigError(f"{self.choice.model} cannot add new labels, such as {names[0]!r}; "
                               "fit with warm_start=False on all points")  # fmt: skip
 
     def built(self, features: int, seed: int, world: World | None = None) -> Model:
@@ -110,19 +119,11 @@ class Blueprint:
         start = Run(seed=seed).generator("start")
         if world is None or not world.splits:
             return self.kind(features, len(self.labels), self.settings, start)
-        self.check_split()
-        if len(self.labels) < world.size:
-            raise ConfigError(f"{world.size} ranks cannot share {len(self.labels)} labels; start fewer")
-        own = world.share(len(self.labels))
+        check_split(self.choice, self.settings, world.size, len(self.labels))
+        own = self.kind.shared(world, self.labels.counts)
         model: Model = self.kind(features, len(self.labels), self.settings, start, own)  # type: ignore[call-arg]
         model.check_split()
         return model
-
-    def check_split(self) -> None:
-        """Raise ConfigError if several ranks cannot train the model."""
-        if not self.abilities.splits_labels:
-            able = ", ".join(name for name in BUILT_IN if splits_labels(name))
-            raise ConfigError(f"{self.choice.model} is trained by one process; several ranks can train {able}")
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,7 @@ def _check_sizes(blueprint: Blueprint, features: int, labels: int) -> None:
 
 
 def unused_label_texts(choice: Choice, settings: Any, dataset: Dataset) -> str | None:
-    """Return a line that says which texts of labels a model will not learn from; None if it learns from all of them."""
+    """Return a note on the label texts that a model will not learn from; None if it learns from all of them."""
     abilities = model_class(choice.model).abilities(settings)
     if abilities.reads_label_texts or not have_text(dataset.label_texts or {}).count(True):
         return None
@@ -250,13 +251,20 @@ def unused_label_texts(choice: Choice, settings: Any, dataset: Dataset) -> str |
         if abilities.places_labels_by_text
         else "does not learn from label texts, and only shows them"
     )
-    return f"{choice.model} {use}; `zipfel models` lists who reads them"
+    return f"{choice.model} {use}; `zipfel models` lists those that learn from them"
+
+
+def copied_data(choice: Choice, settings: Any, dataset: Dataset) -> str | None:
+    """Return a note if a model copies mapped data into memory, else None."""
+    if not is_mapped(dataset.train.X) or model_class(choice.model).abilities(settings).reads_mapped_data:
+        return None
+    return f"{choice.model} copies mapped data into memory; `zipfel models` lists the models that do not"
 
 
 def check_remembers(choice: Choice, settings: Any) -> None:
-    """Check that a model can take points without learning."""
+    """Check that a model can add points without training."""
     if not model_class(choice.model).abilities(settings).remembers_points:
-        raise ConfigError(f"{choice.model} cannot take points without learning; fit with warm_start=True instead")
+        raise ConfigError(f"{choice.model} cannot add points without training; fit with warm_start=True instead")
 
 
 def extended(old: Fitted, dataset: Dataset, warm: bool) -> tuple[Blueprint, Dataset]:
@@ -308,7 +316,7 @@ def trained(
     curve = old.calibration if old is not None else None
     held_out = None if lesson.validation is None else model.ranked_held_out(predictor, lesson.validation)
     if held_out is not None:
-        counts = (lesson.whole or lesson.train).Y.sum(axis=0)
+        counts = counts_of((lesson.whole or lesson.train).Y)
         bins = metrics.frequency_bins(counts, calibration.BINS)
         removed = blueprint.labels.mask(len(held_out.ranking))
         ranking = held_out.ranking if removed is None else held_out.ranking.without(removed)
@@ -318,6 +326,18 @@ def trained(
         model.join()
         predictor = model.predictor() if run.world.is_first else predictor
     return Fitted(blueprint, model, predictor, outcome, curve)
+
+
+def check_split(choice: Choice, settings: Any, ranks: int, labels: int | None = None) -> None:
+    """Raise ConfigError if this number of ranks cannot train a model.  labels: their number, if it is known already."""
+    if not model_class(choice.model).abilities(settings).splits_labels:
+        name = choice.main.model  # of a blend that was chosen, the part that cannot
+        able = ", ".join(name for name in BUILT_IN if splits_labels(name))
+        these = " with these settings" if splits_labels(name) else ""
+        chosen = "" if choice.why == "named" else ", which was chosen for this data,"
+        raise ConfigError(f"{name}{these}{chosen} is trained by one process; several ranks can train {able}")
+    if labels is not None and labels < ranks:
+        raise ConfigError(f"{ranks} ranks cannot share {labels} labels; start fewer")
 
 
 def splits_labels(name: str) -> bool:

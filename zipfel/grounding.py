@@ -4,42 +4,64 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from zipfel import tagging
 from zipfel.data.formats.files import shortened
-from zipfel.data.phrases import Match, Phrases, title_of
+from zipfel.data.phrases import Phrases, title_of
 from zipfel.data.tokens import tokenize
 from zipfel.errors import ConfigError, DataError
 from zipfel.fitting import Fitted
 
 CANDIDATES = 50  # by default
-NAMED = 3  # one in so many candidates may be there because the text names it, not because of its rank
-DEEP = 1000  # labels ranked, so that candidates which a text names have the model's score
+DEEP = 1000  # labels ranked, of which candidates are chosen
 LOOKED_AT = 200  # names compared with a phrase word by word
 RANKED = 50  # labels that the model adds to those found by name
 LONGEST = 1000  # characters of a phrase
 SHOWN = 300  # characters of a label's text in a candidate
 NAME, MODEL = "name", "model"
 
-# Logistic regression: is this label meant? Fitted on removed synonyms of half of a thesaurus' headings and measured on
-# the other half (docs/guide/llm.md).
-_BIAS = -8.27
+# What a label is worth as a candidate: COVERED · share of a name whose words the text has + FREQUENT · ln(1 + training
+# points) − ln(1 + rank). Fitted on points held out of training (docs/guide/llm.md).
+COVERED, FREQUENT = 1.9, 0.17
+UNRANKED = 45  # rank of a label that the text names and that is not among the model's best DEEP
+WHOLE = 0.999  # coverage from which a text names a label
+
+# Which label is meant? The probability of label l is e^{s_l} / (e^NONE + Σ_j e^{s_j}), where s weighs what speaks for a
+# label, and NONE stands for one that was not found. Fitted on removed synonyms of half of a thesaurus' headings and
+# measured on the other half (docs/guide/llm.md).
+_NONE = 6.94
 _WEIGHTS = {
-    "cosine": 7.8,  # of the pieces of words
-    "said": -5.15,  # share of the phrase that the name says, word by word
-    "meant": -5.7,  # share of the name that the phrase says
-    "both": 7.29,  # said × meant
-    "least": 8.1,  # the lesser of the two
-    "same": 2.33,  # whether the words are the same, in any order
-    "model": 1.9,  # the model's score of the phrase as a text, relative to its best label
+    "cosine": 2.27,  # of the pieces of words
+    "spelled": 4.71,  # how alike phrase and name are spelled, without blanks
+    "said": -1.07,  # share of the phrase that the name says, word by word
+    "meant": -2.53,  # share of the name that the phrase says
+    "both": 5.37,  # said × meant
+    "least": 7.07,  # the lesser of the two
+    "same": 1.61,  # whether the words are the same, in any order
+    "model": 1.67,  # the model's score of the phrase as a text, relative to its best label
 }
 
 
 class Candidate(NamedTuple):
-    """A label to choose: its name, its title and text for people, its paths in the hierarchy, and a score in [0, 1].
+    """A label to choose, with what people and language models need for the choice.
 
-    by: "model" if the model ranks it among the best, "name" if its name or a synonym was found.
+    Args:
+        label: its name.
+        title: what people call it.
+        text: what is known about it.
+        paths: its ancestors in the hierarchy, from the top, and itself.
+        score: in [0, 1].
+        by: "model" if the model ranks it among the best, "name" if its name or a synonym was found.
+
+    Example:
+        >>> Candidate("s3", "violins", "fiddles", [["s1", "s2", "s3"]], 0.7, "name").title
+        'violins'
     """
 
     label: str
@@ -55,30 +77,33 @@ def candidates(fitted: Fitted, text: str | Mapping[str, str], k: int = CANDIDATE
     _check_k(k)
     if fitted.blueprint.features is None:
         raise ConfigError("a model that was fitted on a matrix has no texts to find candidates for")
-    ranked = tagging.tag(fitted, [tagging.Request([text], max(k, DEEP))])[0].ranking
-    scores = {label: score for label, score in zip(ranked.ids[0].tolist(), ranked.scores[0].tolist(), strict=True)
-              if label >= 0}  # fmt: skip
-    words = text if isinstance(text, str) else " ".join(text.values())
-    chosen = _merged(list(scores), fitted.labels.phrases.mentioned(words), k)
-    best = sorted(chosen.items(), key=lambda item: -scores.get(item[0], 0.0))
-    return [_candidate(fitted, label, scores.get(label, 0.0), by) for label, by in best]
+    ids, scores = _ranked(fitted, text)
+    covered = fitted.labels.phrases.coverage(text if isinstance(text, str) else " ".join(text.values()))
+    named = np.setdiff1d(np.flatnonzero(covered >= WHOLE), ids)
+    ranks, first = np.append(np.arange(len(ids)), np.full(len(named), UNRANKED)), min(k, len(ids))
+    ids, scores = np.append(ids, named), np.append(scores, np.zeros(len(named)))
+    counts = np.asarray(fitted.labels.counts)[ids]
+    values = COVERED * covered[ids] + FREQUENT * np.log1p(counts) - np.log1p(ranks)
+    best = np.sort(np.argsort(-values, kind="stable")[:k])  # by score again
+    return [
+        _candidate(fitted, int(ids[place]), float(scores[place]), MODEL if place < first else NAME) for place in best
+    ]
 
 
-def _merged(ranked: Sequence[int], mentioned: Mapping[int, int], k: int) -> dict[int, str]:
-    """Return k labels and how each was found; names may take the last third, longest names first, then by rank."""
-    head = ranked[: k - k // NAMED]
-    places = {label: place for place, label in enumerate(ranked)}
-    left = [label for label in mentioned if label not in set(head)]
-    left.sort(key=lambda label: (-mentioned[label], places.get(label, len(places)), label))
-    named = left[: k // NAMED]
-    rest = [label for label in ranked[len(head) :] if label not in set(named)][: k - len(head) - len(named)]
-    return {**dict.fromkeys([*head, *rest], MODEL), **dict.fromkeys(named, NAME)}
+def _ranked(fitted: Fitted, text: str | Mapping[str, str]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the labels that the model ranks highest for a document, and their probabilities."""
+    request = tagging.Request([text], DEEP)
+    request.check(fitted)
+    X = fitted.rows(request.X)
+    ranking = tagging.calibrated(fitted, tagging.rank(fitted, X, DEEP, deep=True), known=tagging.known_rows(X))
+    valid = ranking.ids[0] >= 0
+    return ranking.ids[0][valid], ranking.scores[0][valid].astype(np.float64)
 
 
 def ground(fitted: Fitted, phrase: str, k: int = 5) -> list[Candidate]:
     """Return up to k labels that a phrase may mean, best first; none if it has no word.
 
-    The score is the probability that the label is meant.
+    The score is the probability that the label is meant, if a label is.
     """
     _check_k(k)
     if not isinstance(phrase, str):
@@ -87,43 +112,69 @@ def ground(fitted: Fitted, phrase: str, k: int = 5) -> list[Candidate]:
         raise DataError(f"a phrase may have at most {LONGEST} characters; found {len(phrase)}")
     if not tokenize(phrase):
         return []
-    phrases = fitted.labels.phrases
-    found = _compared(phrases, phrase, phrases.search(phrase, LOOKED_AT))
-    shares = _shares(fitted, phrase)
-    scores = {label: _probability(found.get(label, {}), shares.get(label, 0.0)) for label in {**found, **shares}}
+    found = _compared(fitted.labels.phrases, phrase)
+    for label, share in _shares(fitted, phrase).items():
+        found.setdefault(label, {})["model"] = share
+    scores = _probabilities(found)
     best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]
-    return [_candidate(fitted, label, score, NAME if label in found else MODEL) for label, score in best]
+    return [_candidate(fitted, label, score, NAME if "cosine" in found[label] else MODEL) for label, score in best]
 
 
-def _compared(phrases: Phrases, phrase: str, matches: Iterable[Match]) -> dict[int, dict[str, float]]:
-    """Return by label how its best name compares with a phrase, word by word; see `_WEIGHTS`."""
+def _compared(phrases: Phrases, phrase: str) -> dict[int, dict[str, float]]:
+    """Return by label how its best name compares with a phrase, see `_WEIGHTS`; most unlike names are left out."""
     asked = tokenize(phrase)
     compared: dict[int, dict[str, float]] = {}
-    for label, name, cosine in matches:
+    for label, name, cosine in phrases.search(phrase, LOOKED_AT):
         words = name.split()
-        said, meant = _covered(phrases, asked, words), _covered(phrases, words, asked)
-        features = {"cosine": cosine, "said": said, "meant": meant, "both": said * meant, "least": min(said, meant),
-                    "same": float(sorted(asked) == sorted(words))}  # fmt: skip
-        if label not in compared or cosine + said * meant > compared[label]["cosine"] + compared[label]["both"]:
+        said, meant = _covered(phrases, asked, words)
+        features = {
+            "cosine": cosine, "spelled": _spelled("".join(asked), "".join(words)), "said": said, "meant": meant,
+            "both": said * meant, "least": min(said, meant), "same": float(sorted(asked) == sorted(words)),
+        }  # fmt: skip
+        if label not in compared or _likeness(features) > _likeness(compared[label]):
             compared[label] = features
     return compared
 
 
-def _covered(phrases: Phrases, words: Sequence[str], others: Sequence[str]) -> float:
-    """Return the share of words that others begin like, weighted by how rare they are."""
-    weights = [phrases.rarity(word) for word in words]
-    alike = [max(_alike(word, other) for other in others) ** 2 for word in words]
-    return sum(weight * share for weight, share in zip(weights, alike, strict=True)) / sum(weights)
+def _likeness(features: Mapping[str, float]) -> float:
+    return features["cosine"] + features["spelled"] + features["both"]
+
+
+def _covered(phrases: Phrases, asked: Sequence[str], words: Sequence[str]) -> tuple[float, float]:
+    """Return the share of the words asked that others are like, and the share of the others, weighted by rarity."""
+    alike = [[_alike(one, other) for other in words] for one in asked]
+    said = _average(map(max, alike), map(phrases.rarity, asked))
+    return said, _average(map(max, zip(*alike, strict=True)), map(phrases.rarity, words))
+
+
+def _average(values: Iterable[float], weights: Iterable[float]) -> float:
+    total = weighted = 0.0
+    for value, weight in zip(values, weights, strict=True):
+        total, weighted = total + weight, weighted + weight * value
+    return weighted / total
 
 
 def _alike(one: str, other: str) -> float:
-    """Return the share of two words that is their common beginning, of at least 3 characters."""
+    """Return how alike two words are: the square of their common beginning's share, or of their likeness in letters."""
     if one == other:
         return 1.0
     common = next(
         (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )
-    return 2 * common / (len(one) + len(other)) if common >= 3 else 0.0
+    beginning = 2 * common / (len(one) + len(other)) if common >= 3 else 0.0
+    return float(max(beginning, _spelled(one, other)) ** 2)
+
+
+def _spelled(one: str, other: str) -> float:
+    """Return the share of pairs of letters that two words have in common (Dice's coefficient)."""
+    first, second = _pairs(one), _pairs(other)
+    return 2 * len(first & second) / (len(first) + len(second))
+
+
+@lru_cache(maxsize=1 << 16)
+def _pairs(word: str) -> frozenset[str]:
+    """Return the pairs of letters of a word, with a blank before and after it."""
+    return frozenset(map("".join, pairwise(f" {word} ")))
 
 
 def _shares(fitted: Fitted, phrase: str) -> dict[int, float]:
@@ -138,16 +189,22 @@ def _shares(fitted: Fitted, phrase: str) -> dict[int, float]:
     return {label: score / best for label, score in scores if label >= 0}
 
 
-def _probability(features: Mapping[str, float], share: float) -> float:
-    total = _BIAS + sum(weight * features.get(name, 0.0) for name, weight in _WEIGHTS.items())
-    return 1 / (1 + math.exp(-total - _WEIGHTS["model"] * share))
+def _probabilities(found: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
+    """Return how likely each label is meant, from what speaks for it; they sum up to less than 1."""
+    scores = {label: sum(_WEIGHTS[name] * value for name, value in features.items())
+              for label, features in found.items()}  # fmt: skip
+    highest = max([_NONE, *scores.values()])
+    total = math.exp(_NONE - highest) + sum(math.exp(score - highest) for score in scores.values())
+    return {label: math.exp(score - highest) / total for label, score in scores.items()}
 
 
 def _candidate(fitted: Fitted, label: int, score: float, by: str) -> Candidate:
     labels = fitted.labels
     name = labels.names[label]
     text = labels.texts[label] if labels.texts else ""
-    return Candidate(name, title_of(name, text), shortened(text, SHOWN), labels.paths(name), score, by)
+    title = labels.titles[label] if labels.titles else ""
+    paths = [list(map(labels.title, path)) for path in labels.paths(name)]
+    return Candidate(name, title or title_of(name, text), shortened(text, SHOWN), paths, score, by)
 
 
 def prompt(choices: Iterable[Candidate]) -> str:

@@ -29,6 +29,7 @@ class LabelReport:
     support: Ids
     right: Ids
     thresholds: Floats  # [L], least score of a tag; NaN for labels that the model lacks
+    titles: Sequence[str] | None = None  # names that people see, where labels have some
 
     @classmethod
     def of(cls, ranking: Ranking, truth: csr_array, names: Sequence[str], threshold: ArrayLike) -> LabelReport:
@@ -62,6 +63,7 @@ class LabelReport:
             np.concatenate([self.support, support]),
             np.concatenate([self.right, none]),
             np.concatenate([self.thresholds, missing]),
+            self.titles and [*self.titles, *names],
         )
 
     def threshold_text(self) -> str:
@@ -98,8 +100,13 @@ class LabelReport:
         names = [f"{kind}{name}" for kind in ("micro", "macro") for name in ("P", "R", "F1")]
         return {name: 100 * value for name, value in zip(names, (*micro, *macro), strict=True)}
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """COLUMNS, with the title where labels have titles."""
+        return COLUMNS if self.titles is None else (*COLUMNS, "title")
+
     def rows(self, most: int | None = None) -> list[list[str]]:
-        """Return a row of COLUMNS for each label, or for `most` of them: those with most points first, then by name.
+        """Return a row of `columns` for each label, or for `most` of them: those with most points first, then by name.
 
         Shares are in [0, 1]; those that are not defined are empty.
         """
@@ -112,6 +119,7 @@ class LabelReport:
                 str(self.support[label]),
                 str(self.predicted[label]),
                 "" if np.isnan(self.thresholds[label]) else f"{self.thresholds[label]:.4g}",
+                *([] if self.titles is None else [self.titles[label]]),
             ]
             for label in order
         ]
@@ -119,7 +127,7 @@ class LabelReport:
     def write(self, path: Path) -> None:
         """Write a CSV file with a row for each label."""
         text = io.StringIO(newline="")
-        csv.writer(text).writerows([COLUMNS, *self.rows()])
+        csv.writer(text).writerows([self.columns, *self.rows()])
         write_bytes(path, text.getvalue().encode("utf-8", "replace"))
 
 

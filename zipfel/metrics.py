@@ -33,6 +33,15 @@ class Bin:
     contribution: float
 
 
+def frequencies(lowest: int, highest: int) -> str:
+    """Return a range of training frequencies as people write it.
+
+    >>> frequencies(5, 5), frequencies(8, 1200)
+    ('5', '8 to 1,200')
+    """
+    return f"{lowest:,}" if lowest == highest else f"{lowest:,} to {highest:,}"
+
+
 def inverse_propensities(counts: ArrayLike, points: int, A: float = 0.55, B: float = 1.5) -> Floats:
     """Return the weight of a correct prediction of each label, [L] (Jain et al., 2016).
 

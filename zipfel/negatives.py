@@ -24,6 +24,8 @@ def sampled_positives(positives: Bags, generator: torch.Generator) -> tuple[Tens
 
 def within(owners: Bags, pool: Tensor) -> Bags:
     """Return bags with ids replaced by their positions in a sorted pool [S]; ids outside the pool are dropped."""
+    if not len(pool):  # of several ranks, one may hold none of a batch's candidates
+        return Bags(owners.ids[:0], owners.weights[:0], torch.zeros_like(owners.offsets))
     positions = torch.searchsorted(pool, owners.ids).clamp_max(len(pool) - 1)
     kept = pool[positions] == owners.ids
     ends = F.pad(kept.cumsum(0), (1, 0))[owners.offsets]
@@ -79,7 +81,7 @@ def sampled_negatives(
     """Draw `count` of the scores [B, S] not excluded, uniformly and without replacement.
 
     Returns scores and weights, both [B, min(count, S)]. Of N that are not excluded, n drawn ones weigh N / n each, so
-    that a weighted sum over them is an unbiased estimate of the sum over all; what is drawn beyond N weighs 0.
+    that a weighted sum over them is an unbiased estimate of the sum over all; draws beyond N weigh 0.
     """
     draws = generator
     if scores.is_cuda:  # drawn on the GPU, to avoid a transfer

@@ -1,6 +1,7 @@
 """A saved model: a folder with `model.json`, and safetensors and JSON in `serve/` and `train/`. No pickle anywhere.
 
-`serve/` is what prediction needs, memory-mapped on load; `train/` is what warm starts need besides. Tensors with a row
+`serve/` is what prediction needs, memory-mapped on load; `train/` is what warm starts need besides. `README.md`
+is a card for people, which they may edit: it is no part of the model, and has no checksum. Tensors with a row
 for each label may lie in several files of `serve/`, by ranges of labels (`shards`). Whoever changes the format
 increases FORMAT and adds a model of each kind to tests/fixtures.
 """
@@ -29,6 +30,7 @@ from zipfel.data.formats import shards
 from zipfel.data.formats.atomic import new_folder, older_version, recover
 from zipfel.data.formats.checksums import CHUNK, checksum, chunk_sums
 from zipfel.data.formats.files import write_bytes
+from zipfel.data.formats.readme import copy_cards, write_card
 from zipfel.errors import ConfigError, DataError
 from zipfel.training.run import State, read_state, state_size, write_state
 
@@ -49,6 +51,7 @@ class Saved:
     documents: dict[str, Any]  # name -> content of `serve/name.json`
     serve: State
     train: State
+    card: str = ""  # content of `README.md`
 
 
 def save(saved: Saved, folder: Path, replace: bool = False) -> None:
@@ -65,6 +68,7 @@ def save(saved: Saved, folder: Path, replace: bool = False) -> None:
         for name, document in saved.documents.items():
             write_bytes(target / "serve" / f"{name}.json", _json(document))
         write_bytes(target / "model.json", _model_json(saved, _listed(target)))
+        write_card(target, saved.card, folder)
 
 
 def _listed(folder: Path) -> dict[str, Any]:
@@ -169,6 +173,28 @@ def _finite(state: State, path: Path) -> State:
     return state
 
 
+def upgrade(folder: Path) -> bool:
+    """Rewrite a model of an older version of this format as it is written now; return whether it was older.
+
+    Its files stay byte by byte, after a check by their SHA-256; checksums of chunks are added, which load faster.
+    """
+    before = _stamps(folder.rglob("*"))
+    verify(folder)
+    about = read_about(folder)
+    if all("crc32" in entry for entry in about["files"].values()):
+        return False
+    with new_folder(folder, replace=True) as target:
+        for part in ("serve", "train"):
+            (target / part).mkdir()
+        for name in about["files"]:
+            shutil.copyfile(folder / name, target / name)
+        own = {name: value for name, value in about.items() if name not in ("files", "sha256")}
+        write_bytes(target / "model.json", _sealed(own | {"files": _listed(target)}))
+        copy_cards(folder, target)
+        _check_unchanged(folder, before)
+    return True
+
+
 # --- Shards ----------------------------------------------------------------------------------------------------------
 
 
@@ -178,6 +204,7 @@ def reshard(folder: Path, out: Path, count: int) -> tuple[int, int]:
     Tensors with a row for each label are divided into ranges of labels. Names, vocabulary and `train/` are copied byte
     by byte, so that the model is the same.  count: 1 for a model without shards.
     """
+    before = _stamps(folder.rglob("*"))
     saved = _read(folder, copy=False)
     labels = int(saved.about["sizes"]["labels"])
     if not 1 <= count <= min(labels, shards.MOST):
@@ -189,12 +216,14 @@ def reshard(folder: Path, out: Path, count: int) -> tuple[int, int]:
             (target / part).mkdir()
         for name in (_WHOLE[1], *(n for n in saved.about["files"] if n.endswith(".json"))):
             shutil.copyfile(folder / name, target / name)
+        copy_cards(folder, target)
         write_state(target / _WHOLE[0], {n: t for n, t in saved.serve.items() if n not in by_label}, {})
         if count > 1:
             about["shards"] = {"of": str(saved.about["sha256"])[:16], "labels": shards.ranges(labels, count)}
             _write_shards(target / "serve", by_label, about["shards"])
         about["format"] = SHARDED if count > 1 else FORMAT
         write_bytes(target / "model.json", _sealed(about | {"files": _listed(target)}))
+        _check_unchanged(folder, before)
     sizes = [sum(tensor.nbytes for tensor in state.values()) for state in (by_label, saved.serve)]
     return sizes[0], sizes[1]
 
@@ -226,7 +255,7 @@ def _check_owners(folder: Path, about: Mapping[str, Any]) -> None:
 
 
 class Stamp(NamedTuple):
-    """What tells one content of a file from another without reading it."""
+    """The version of a file's content, without reading it."""
 
     size: int
     modified: int  # nanoseconds
@@ -254,6 +283,12 @@ def _stamps(paths: Iterable[Path]) -> dict[Path, Stamp]:
             status = path.stat()
             found[path] = Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
     return found
+
+
+def _check_unchanged(folder: Path, before: Mapping[Path, Stamp]) -> None:
+    """Raise DataError if files were replaced since: some of them may have been copied before, and others after."""
+    if _stamps(folder.rglob("*")) != before:
+        raise DataError("changed while it was copied; run the command again", folder)
 
 
 # --- Checks ----------------------------------------------------------------------------------------------------------

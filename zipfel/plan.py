@@ -88,7 +88,7 @@ def _with_choice_of_text(made: Plan, seconds: float) -> Plan:
     """Return a plan with the time that the choice of text features takes; their number may change then."""
     if not seconds or made.training_seconds is None:
         return made
-    basis = f"{made.rests_on['training']}; {seconds:.0f} s of it choose text features, which can change their number"
+    basis = f"{made.rests_on['training']}; {seconds:.0f} s of it to choose text features, which may change their number"
     return dataclasses.replace(made, training_seconds=made.training_seconds + seconds,
                                rests_on={**made.rests_on, "training": basis})  # fmt: skip
 
@@ -220,7 +220,7 @@ def _rests_on(facts: _Facts, peak: int, files: int) -> dict[str, str]:
     acts, rounds = facts.rehearsal.acts, facts.cost.rounds
     steps = sum(facts.steps(act, points) for act in acts for points in rounds)
     taken = sum(len(act.steps) for act in acts)
-    beyond = "and the additional need of more points and epochs"
+    beyond = "plus the estimate for the other points and epochs"
     return {
         "GPU memory": f"peak of the rehearsal, {beyond}",
         "memory": f"{spoken_size(peak)} at the peak of the rehearsal, {beyond}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,17 @@ MOST_CELLS = 2**28  # of a dense matrix of probabilities: 1 GiB
 
 
 class Tag(NamedTuple):
-    """A label and its score in [0, 1]."""
+    """A label and its score.
+
+    Args:
+        label: the label's name.
+        score: in [0, 1]; a probability where the model was calibrated.
+
+    Example:
+        >>> label, score = Tag("fruit", 0.8)
+        >>> label
+        'fruit'
+    """
 
     label: str
     score: float
@@ -40,8 +50,8 @@ class Tag(NamedTuple):
 class Request:
     """Points to tag, and which tags are wanted.
 
-    X: texts or features, in any form that `fit` takes.  k: most tags of a point; None is 5, and 50 with a threshold,
-    so that the threshold decides.  threshold: least score of a tag, one for all or one for each bin of label frequency.
+    X: texts or features, in any form that `fit` takes.  k: maximum number of tags of a point; None is 5, or 50 with a
+    threshold, so that the threshold decides.  threshold: minimum score of a tag, one or one for each frequency bin.
     extra: texts of labels that exist only for this request, by name; they compete with the model's own, and one without
     a known word scores 0.  filtered: pairs [points, labels] that must not be ranked.
     """
@@ -67,15 +77,19 @@ class Request:
 
     def check(self, fitted: Fitted) -> None:
         """Check the request against a model; raise ConfigError or DataError where the model cannot answer it."""
+        self.check_settings(fitted)
+        X, _ = split_vectors(self.X)
+        if is_fielded(X):
+            fitted.blueprint.source.texts(X)
+
+    def check_settings(self, fitted: Fitted) -> None:
+        """Check everything but the points, which `Fitted.rows` checks."""
         single = isinstance(self.threshold, int | float | np.number)
         if single and not 0 <= self.threshold <= 1:  # type: ignore[operator]  # one of several may be ∞
             raise ConfigError(f"threshold must be at least 0 and at most 1; found {self.threshold}")
-        blueprint = fitted.blueprint
-        X, _ = split_vectors(self.X)
-        if is_fielded(X):
-            blueprint.source.texts(X)
         if not self.extra:
             return
+        blueprint = fitted.blueprint
         if blueprint.features is None:
             raise ConfigError("a model that was fitted on a matrix cannot score a label by its text")
         if not blueprint.abilities.scores_label_texts:
@@ -89,11 +103,13 @@ class Tagged(NamedTuple):
     """Ranked labels with probabilities, and the names of all labels by id.
 
     known: whether a point has a known word; one that has none gets the most frequent labels, by their share in train.
+    titles: names that people see, by id, where labels have some.
     """
 
     ranking: Ranking
     names: Sequence[str]
     known: NDArray[np.bool_]  # [points]
+    titles: Sequence[str] | None = None
 
     def tags(self) -> list[list[Tag]]:
         """Return the tags of each point, best first."""
@@ -101,6 +117,16 @@ class Tagged(NamedTuple):
             [Tag(self.names[label], score) for label, score in zip(*row, strict=True) if label >= 0]
             for row in zip(self.ranking.ids.tolist(), self.ranking.scores.tolist(), strict=True)
         ]
+
+    def items(self) -> list[list[dict[str, Any]]]:
+        """Return the tags of each point as JSON has them: label and score, and the title where labels have titles."""
+        if self.titles is None:
+            return [[tag._asdict() for tag in row] for row in self.tags()]
+        return [
+            [{"label": self.names[label], "title": self.titles[label] or self.names[label], "score": score}
+             for label, score in zip(*row, strict=True) if label >= 0]
+            for row in zip(self.ranking.ids.tolist(), self.ranking.scores.tolist(), strict=True)
+        ]  # fmt: skip
 
     def indicator(self) -> csr_array:
         """Return a matrix [points, labels] that is 1 where a point has the tag."""
@@ -182,19 +208,19 @@ def report_of(fitted: Fitted, ranking: Ranking, truth: csr_array, least: float |
     by_bin, labels = np.asarray(least, dtype=np.float64), np.arange(len(fitted.labels))
     several = by_bin.ndim > 0 and fitted.calibration is not None
     thresholds = by_bin[fitted.calibration.bins_of(labels)] if several and fitted.calibration else by_bin
-    return LabelReport.of(ranking, truth, fitted.labels.names, thresholds)
+    report = LabelReport.of(ranking, truth, fitted.labels.names, thresholds)
+    return replace(report, titles=fitted.labels.titles)
 
 
 def tag(fitted: Fitted, requests: Sequence[Request]) -> list[Tagged]:
     """Answer requests; those of equal depth are ranked together, and get the same answers as alone."""
     alike: dict[int, list[int]] = defaultdict(list)  # by depth; a request with filtered pairs stays alone
     for number, request in enumerate(requests):
-        request.check(fitted)
+        request.check_settings(fitted)
         alike[request.depth if request.filtered is None else -number - 1].append(number)
-    tagged: dict[int, Tagged] = {}
+    points, tagged = [fitted.rows(request.X) for request in requests], dict[int, Tagged]()
     for numbers in alike.values():
-        rows = [fitted.rows(requests[number].X) for number in numbers]
-        first = requests[numbers[0]]
+        rows, first = [points[number] for number in numbers], requests[numbers[0]]
         together = rank(fitted, rows[0] if len(rows) == 1 else vstack(rows, format="csr"), first.depth, first.filtered)
         start = 0
         for number, X in zip(numbers, rows, strict=True):
@@ -204,10 +230,11 @@ def tag(fitted: Fitted, requests: Sequence[Request]) -> list[Tagged]:
     return [tagged[number] for number in range(len(requests))]
 
 
-def rank(fitted: Fitted, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
+def rank(fitted: Fitted, X: csr_array, k: int, filtered: csr_array | None = None, deep: bool = False) -> Ranking:
     """Return the best k labels of each row of X by the model's own scores, without filtered and removed labels.
 
-    A row without known features gets the most frequent labels, scored by their share in train.
+    A row without known features gets the most frequent labels, scored by their share in train.  deep: whether the right
+    labels should be among the k, at the cost of time.
     """
     points, labels = X.shape[0], fitted.labels
     if filtered is not None and filtered.shape != (points, len(labels)):
@@ -216,7 +243,10 @@ def rank(fitted: Fitted, X: csr_array, k: int, filtered: csr_array | None = None
     if removed is not None:
         filtered = removed if filtered is None else csr_array(removed + filtered)
     depth, known = min(k, len(labels) - len(labels.removed)), known_rows(X)
-    ranking = fitted.predictor.rank(X, depth, filtered)
+    if deep:
+        ranking = fitted.model.ranked_deep(fitted.predictor, X, depth, filtered)
+    else:
+        ranking = fitted.predictor.rank(X, depth, filtered)
     if not known.all():
         ranking = _either(known, ranking, _frequent(labels, points, depth, filtered))
     return labels.consistent(ranking, filtered)
@@ -262,11 +292,11 @@ def calibrated(
 
 def _finished(fitted: Fitted, request: Request, X: csr_array, ranking: Ranking) -> Tagged:
     names: Sequence[str] = fitted.labels.names
-    known = known_rows(X)
+    known, titles = known_rows(X), fitted.labels.titles
     if request.extra:
         ranking = _with_extra(fitted, ranking, X, list(request.extra.values())).top(request.depth)
-        names = [*names, *request.extra]
-    return Tagged(calibrated(fitted, ranking, request.threshold, known), names, known)
+        names, titles = [*names, *request.extra], titles and [*titles, *request.extra]
+    return Tagged(calibrated(fitted, ranking, request.threshold, known), names, known, titles)
 
 
 def _with_extra(fitted: Fitted, ranking: Ranking, X: csr_array, texts: Sequence[str]) -> Ranking:

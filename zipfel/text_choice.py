@@ -62,7 +62,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TextChoice:
-    """The text settings to use, and what was tried."""
+    """The text settings to use, and the trials that chose them."""
 
     text: dict[str, Any] = dataclasses.field(default_factory=dict)
     trials: tuple[Trial, ...] = ()
@@ -70,7 +70,7 @@ class TextChoice:
     def __str__(self) -> str:
         """Return the choice in words."""
         kept = ", ".join(str(trial) for trial in self.trials if trial.kept) or "the usual ones"
-        tried = f"; {len(self.trials)} changes tried" if self.trials else ""
+        tried = f"; {len(self.trials)} changes tried on held-out points" if self.trials else ""
         return f"text features: {kept}{tried}"
 
     def as_json(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class TextChoice:
 
 
 def chosen_text(dataset: Dataset, named: Mapping[str, Any] | None, run: Run, device: torch.device) -> TextChoice:
-    """Return the text settings for a data set: those that are named, and for the others what held-out points prefer."""
+    """Return the text settings for a data set: the named ones as they are, the others chosen by held-out points."""
     known = run.load(STAGE)
     if known is not None:
         choice = TextChoice.of_json(known[1])

@@ -6,6 +6,7 @@ models return numpy (`Ranking`), so that metrics and files never need torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:  # torch takes seconds to import; nothing here needs it at run
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
+
+PIECE = 1 << 16  # numbers of a long array that are looked at at a time, so that a pass over it needs little memory
 
 
 class Sizes(NamedTuple):
@@ -54,6 +57,20 @@ class Share(NamedTuple):
         [(0, 3), (3, 6), (6, 10)]
         """
         return cls(total * rank // ranks, total * (rank + 1) // ranks, total)
+
+    @classmethod
+    def balanced(cls, rank: int, ranks: int, costs: NDArray[np.float64]) -> Share:
+        """Return the rows of one of `ranks` processes, one at least, such that all have about the same sum of costs.
+
+        >>> [Share.balanced(rank, 3, np.array([9.0, 5, 5, 1, 1, 1, 1]))[:2] for rank in range(3)]
+        [(0, 1), (1, 2), (2, 7)]
+        """
+        sums, total = np.cumsum(costs), len(costs)
+        ends = np.searchsorted(sums - costs / 2, sums[-1] * np.arange(1, ranks) / ranks)  # nearest ends of rows
+        bounds = [0, *ends.tolist(), total]
+        for number in range(1, ranks):
+            bounds[number] = min(max(bounds[number], bounds[number - 1] + 1), total - ranks + number)
+        return cls(bounds[rank], bounds[rank + 1], total)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +135,16 @@ class Ranking:
     """Labels (or points, until a vote turns them into labels), best first; ties go to the lower id.
 
     Short rows end in id -1 with score -inf.
+
+    Args:
+        ids: [points, k], int64.
+        scores: [points, k], float32.
+
+    Example:
+        >>> ranking = Ranking.of_scores(csr_array([[0.2, 0.7, 0.1], [0.0, 0.0, 0.9]]), k=2)
+        >>> ranking.ids
+        array([[ 1,  0],
+               [ 2, -1]])
     """
 
     ids: Ids  # [B, K]
@@ -140,12 +167,38 @@ class Ranking:
         return int(self.ids.shape[1])
 
     def top(self, k: int) -> Ranking:
-        """Return the best k of each row."""
+        """Return the best labels of each row.
+
+        Args:
+            k: how many.
+
+        Returns:
+            A ranking [points, k].
+
+        Example:
+            >>> Ranking.of_scores(csr_array([[0.2, 0.7, 0.1]]), k=3).top(1).ids
+            array([[1]])
+        """
         return Ranking(self.ids[:, :k], self.scores[:, :k])
 
     @classmethod
     def of_pairs(cls, rows: Ids, ids: Ids, scores: NDArray[np.floating], points: int, k: int) -> Ranking:
-        """Rank scored (row, id) pairs, in any order, and keep the best k of each row."""
+        """Rank scored pairs of points and labels, in any order.
+
+        Args:
+            rows: the point of each pair.
+            ids: the label of each pair.
+            scores: the score of each pair.
+            points: number of points.
+            k: how many labels of each point to keep.
+
+        Returns:
+            A ranking [points, k].
+
+        Example:
+            >>> Ranking.of_pairs(np.array([0, 0]), np.array([4, 7]), np.array([0.1, 0.9]), points=1, k=2).ids
+            array([[7, 4]])
+        """
         scores = scores.astype(np.float32)  # before sorting: scores that tie in float32 are ranked by id
         order = np.lexsort((ids, -scores, rows))  # by row, then best score, then lowest id
         rows, ids, scores = rows[order], ids[order], scores[order]
@@ -159,24 +212,68 @@ class Ranking:
 
     @classmethod
     def of_scores(cls, scores: csr_array, k: int) -> Ranking:
-        """Rank a sparse [B, L] matrix of scores; only stored entries are candidates."""
+        """Rank a sparse matrix of scores; only stored entries are candidates.
+
+        Args:
+            scores: [points, labels].
+            k: how many labels of each point to keep.
+
+        Returns:
+            A ranking [points, k].
+
+        Example:
+            >>> Ranking.of_scores(csr_array([[0.2, 0.7, 0.1]]), k=2).ids
+            array([[1, 0]])
+        """
         points = scores.shape[0]
         rows = np.repeat(np.arange(points, dtype=np.int64), np.diff(scores.indptr))
         return cls.of_pairs(rows, scores.indices.astype(np.int64), scores.data, points, k)
 
     def as_scores(self, labels: int) -> csr_array:
-        """Return the scores as a sparse [B, labels] matrix, the inverse of `of_scores`."""
+        """Return the scores as a sparse matrix, the inverse of `of_scores`.
+
+        Args:
+            labels: number of labels.
+
+        Returns:
+            [points, labels]; only ranked labels are stored.
+
+        Example:
+            >>> Ranking.of_scores(csr_array([[0.25, 0.75]]), k=1).as_scores(2).toarray()
+            array([[0.  , 0.75]], dtype=float32)
+        """
         rows, ranks = np.nonzero(self.ids >= 0)
         pairs = (rows, self.ids[rows, ranks])
         return csr_array((self.scores[rows, ranks], pairs), shape=(len(self), labels))
 
     @classmethod
     def empty(cls, points: int, k: int) -> Ranking:
-        """Return a ranking without labels."""
+        """Return a ranking without labels.
+
+        Args:
+            points: number of rows.
+            k: how many labels a row has room for.
+
+        Returns:
+            Ids of -1, with scores of -inf.
+
+        Example:
+            >>> Ranking.empty(1, 2).ids
+            array([[-1, -1]])
+        """
         return cls(np.full((points, k), -1, dtype=np.int64), np.full((points, k), -np.inf, dtype=np.float32))
 
     def set_apart(self) -> Ranking:
-        """Return a ranking whose scores fall within a row; equal ones are lowered by the last bit of float32."""
+        """Return a ranking whose scores fall within a row; equal ones are lowered by the last bit of float32.
+
+        Returns:
+            A ranking with the same labels in the same order.
+
+        Example:
+            >>> scores = Ranking.of_scores(csr_array([[0.5, 0.5]]), k=2).set_apart().scores
+            >>> bool(scores[0, 0] > scores[0, 1])
+            True
+        """
         if (self.scores[:, 1:] < self.scores[:, :-1]).all():
             return self
         scores = self.scores.copy()
@@ -186,11 +283,32 @@ class Ranking:
         return Ranking(self.ids, scores)
 
     def without(self, pairs: csr_array) -> Ranking:
-        """Return the ranking without the (row, id) pairs that a sparse [B, L] matrix stores; later labels move up."""
+        """Return the ranking without some pairs of points and labels; later labels move up.
+
+        Args:
+            pairs: [points, labels], sparse; the pairs that it stores are removed.
+
+        Returns:
+            A ranking of the same size; short rows end in -1.
+
+        Example:
+            >>> ranking = Ranking.of_scores(csr_array([[0.2, 0.7]]), k=2)
+            >>> ranking.without(csr_array([[0, 1]])).ids
+            array([[ 0, -1]])
+        """
         rows, ranks = np.nonzero(self.ids >= 0)
         ids, scores = self.ids[rows, ranks], self.scores[rows, ranks]
         kept = ~stored(pairs, rows, ids)
         return Ranking.of_pairs(rows[kept], ids[kept], scores[kept], len(self), self.k)
+
+
+def pieces(count: int, size: int = PIECE) -> Iterator[slice]:
+    """Yield slices that together are the first `count` items.
+
+    >>> [*pieces(5, 2)]
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
 def csr_problem(indptr: NDArray[Any], indices: NDArray[Any], columns: int, values: int) -> str | None:
@@ -207,7 +325,7 @@ def csr_problem(indptr: NDArray[Any], indices: NDArray[Any], columns: int, value
         return "ends of rows and columns must be flat arrays of whole numbers"
     if not len(indptr) or indptr[0] != 0:
         return "the first row does not start at 0"
-    if (indptr[1:] < indptr[:-1]).any():
+    if any((indptr[p.start + 1 : p.stop + 1] < indptr[p]).any() for p in pieces(len(indptr) - 1)):
         return "the ends of its rows are not in ascending order"
     if indptr[-1] != len(indices) or values != len(indices):
         return f"its rows end at {indptr[-1]}, but there are {len(indices)} columns and {values} values"

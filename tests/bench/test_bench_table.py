@@ -219,21 +219,37 @@ def test_plots_name_all_who_got_through(tmp_path):
     assert plots.write_plots([line("slow", status="time-out")], tmp_path) == []
 
 
+def test_contestants_of_a_plot_look_different(monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(plots, "svg_of", lambda figure: drawn.update(_markers(figure)) or "")
+    names = ("za", "zb", "zc", "zd", "ze", "zf", "zg", "peer")
+    plots.scatter({"tiny": rows([line(name) for name in names], "tiny")}, "train_seconds", "seconds")
+    assert len(drawn) == len(set(drawn.values())) == 8
+
+
+def _markers(figure):
+    lines = [(container.get_label(), container.lines[0]) for container in figure.axes[0].containers]
+    return {name: (line.get_marker(), line.get_color(), line.get_markerfacecolor()) for name, line in lines}
+
+
 @pytest.fixture
 def checkout(tmp_path):
-    """Return a folder with results and a README with marks."""
+    """Return a folder with results, and pages with marks."""
     for folder in ("benchmarks/results", "docs/images"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / readme.RESULTS).write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in RESULTS))
-    (tmp_path / "README.md").write_text(f"# Title\n\n{readme.BEGIN}\nold\n{readme.END}\n\nrest\n")
+    for name in (readme.README, readme.LONG):
+        (tmp_path / name).write_text(f"# Title\n\n{readme.BEGIN}\nold\n{readme.END}\n\nrest\n")
     return tmp_path
 
 
-def test_readme_is_written_between_the_marks_and_checked(checkout, capsys):
+def test_pages_are_written_between_the_marks_and_checked(checkout, capsys):
     assert readme.main(["--check"], checkout) == 1
-    assert "out of date" in capsys.readouterr().out
+    late = capsys.readouterr().out
+    assert "README.md is out of date" in late
+    assert "docs/benchmarks.md is out of date" in late
     assert readme.main([], checkout) == 0
-    written = (checkout / "README.md").read_text()
+    written = (checkout / readme.LONG).read_text()
     assert written.startswith("# Title\n")
     assert written.endswith(f"{readme.END}\n\nrest\n")
     assert "\nold\n" not in written
@@ -243,8 +259,27 @@ def test_readme_is_written_between_the_marks_and_checked(checkout, capsys):
     assert "Did not finish: slow on tiny (time-out), gone on tiny (not installed)." in written
     assert "<svg" in (checkout / readme.PLOT).read_text()
     assert readme.main(["--check"], checkout) == 0
+    assert "![P@1 against seconds to train, for every contestant](images/bench.svg)" in written
+    assert "([all results](../benchmarks/results/bench.jsonl), from" in written
     assert readme.main([], checkout) == 0
-    assert (checkout / "README.md").read_text() == written
+    assert (checkout / readme.LONG).read_text() == written
+    (checkout / readme.LONG).write_text(written.replace("62.0", "63.0"))
+    assert readme.main(["--check"], checkout) == 1  # README alone is up to date
+
+
+def test_readme_has_a_short_table_with_time_and_size_of_one_fast_peer(checkout):
+    light = [line("omikuji-bonsai", seed=seed, title="Bonsai", train_seconds=0.25, model_mb=0.5) for seed in range(3)]
+    ours = [line("auto", seed=seed, title="zipfel auto", ours=True, train_seconds=2.0, **{"P@1": 60.0 + seed})
+            for seed in range(3)]  # fmt: skip
+    other = [line("peer", data="other", **{"P@1": 49.0}), line("auto", data="other", ours=True)]
+    text = readme.short([*light, *ours, line("peer", **{"P@1": 59.0, "PSP@5": 51.0}), *other])
+    assert "| tiny | 1,234 | **61.0** (59.0) | 50.0 (51.0) | 2.0 (0.25) | 1.0 (1.0) | 1.0 (0.5) |" in text
+    assert "| other | 1,234 | **50.0** (49.0) | 50.0 (50.0) | 1.0 | 1.0 | 1.0 |" in text
+    assert "In brackets: the best of 2 peers; for time and size, Bonsai, a fast one." in text
+    assert "(P@1, P@5, PSP@1, PSP@5) on 0 of 2 data sets; on 1 more it is ahead or level in all four." in text
+    assert "Bonsai trains 8.0 to 8.0 times faster, and its models are 2.0 to 2.0 times smaller." in text
+    assert "Bonsai" not in readme.short(RESULTS)
+    assert "It costs more" not in readme.short(RESULTS)
 
 
 def test_readme_says_level_and_which_features_were_chosen(checkout):

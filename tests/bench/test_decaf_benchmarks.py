@@ -16,6 +16,7 @@ from zipfel.data.dataset import Dataset
 from zipfel.data.synthetic import Synthetic, make
 from zipfel.data.text import Tfidf
 from zipfel.errors import ConfigError
+from zipfel.models import decaf
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -70,6 +71,31 @@ def test_a_line_of_fan_out_has_recall_by_length(dataset, capsys):
     assert decaf_tables.clusters_of(line) == 16  # at most half of the labels
     assert line["train recall at 50 %"] <= 100
     assert decaf_tables.clusters_of({"row": {"clusters": 32}}) == 32
+
+
+@pytest.mark.parametrize("arm", ["beam", *decaf_tables.KINDS])
+def test_arms_of_module_1_do_what_they_say(dataset, monkeypatch, arm):
+    centroids, starts, clustered, train = [], {}, decaf.balanced_clusters, decaf.train
+
+    def noted(vectors, *more):
+        centroids.append(vectors)
+        return clustered(vectors, *more)
+
+    def trained(run, stage, parts, *more):
+        starts[stage] = {name: rows.detach().numpy().copy() for name, rows in parts.named_parameters()}
+        return train(run, stage, parts, *more)
+
+    monkeypatch.setattr(decaf, "balanced_clusters", noted)
+    monkeypatch.setattr(decaf, "train", trained)
+    settings = decaf_tables.settings_of_arm(arm, "paper", QUICK, dataset.sizes.labels)
+    decaf_tables.evaluated(dataset, arm, settings, 0, "cpu", 0.0)
+    (sparse, dense), Z = centroids, dataset.Z.toarray()
+    by_text = [
+        np.allclose(sparse.toarray(), Z, atol=1e-6),
+        np.allclose(dense, Z @ starts["module-2-0"]["tokens.rows"], atol=1e-5),
+    ]
+    assert by_text == [arm == "text-clusters"] * 2
+    assert bool(starts["module-1"]["heads.refinement.rows"].size) == (arm == "module1-refined")
 
 
 def test_an_arm_that_fails_says_why_and_the_next_goes_on(dataset, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from benchmarks import glas_table1
@@ -50,6 +51,16 @@ def test_a_line_has_the_gap_and_a_curve_for_each_seed(dataset, base, capsys):
     assert [len(curve) for curve in line["curves"]] == [3, 3]
     assert all(epoch.keys() == {"train", "validation"} for curve in line["curves"] for epoch in curve)
     assert line["batch size in effect"] == len(dataset.train) // 10
+
+
+def test_test_is_also_ranked_without_some_of_its_features(dataset, base, capsys):
+    X = dataset.test.X
+    partly = glas_table1.corrupted(X)
+    assert np.count_nonzero(partly.data == 0) / X.nnz == pytest.approx(glas_table1.CORRUPTED, abs=0.03)
+    assert (partly.data[partly.data > 0] == X.data[partly.data > 0]).all()
+    glas_table1.tables(dataset, base, ["base"], [0], "cpu")
+    (line,) = recorded(capsys)
+    assert 0 < line["corrupted P@1"] < line["P@1"]
 
 
 def test_a_regularizer_has_the_weight_that_is_best_on_validation(dataset, base, capsys, monkeypatch):

@@ -246,7 +246,7 @@ def test_without_faiss_an_exact_index_is_used(kind, index, monkeypatch, recwarn)
         assert isinstance(build_index(kind, VECTORS), ExactIndex)
         assert len(recwarn) == 0
         return
-    with pytest.warns(UserWarning, match=f"faiss.*exact index takes the place of {kind}"):
+    with pytest.warns(UserWarning, match=f"faiss.*using an exact index instead of {kind}"):
         built = build_index(kind, VECTORS)
     with pytest.warns(UserWarning, match="exact"):
         loaded = load_index(kind, state, VECTORS)

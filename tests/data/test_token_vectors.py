@@ -62,6 +62,14 @@ def test_words_that_share_contexts_lie_closer_and_fields_do_not_mix():
     assert gap(vectors) > gap(trained(texts=joined)) + 0.1  # where topics of two fields met at their ends
 
 
+def test_few_texts_are_read_more_often_until_their_vectors_point_apart():
+    few = planted(texts=60)  # 1,440 words
+    by_default, five = (unit(trained(texts=few, **more)).mean(axis=0) for more in ({}, {"epochs": 5}))
+    assert np.square(five).sum() > 0.9  # the mean cosine of two words
+    assert np.square(by_default).sum() < 0.7
+    assert [module.passes(words) for words in (0, 99_000, 500_000, 2_000_000, 10**9)] == [100, 100, 20, 5, 5]
+
+
 def test_more_than_one_thread_learns_as_well(monkeypatch):
     calls = watched(monkeypatch)
     monkeypatch.setattr("torch.get_num_threads", lambda: 3)

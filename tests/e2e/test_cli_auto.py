@@ -133,7 +133,7 @@ def test_the_choice_is_printed_saved_and_in_the_report(zipfel_command, data, tmp
     outcome = zipfel_command("train", data, "--out", tmp_path / "out", *SMALL)
     assert outcome.code == 0, outcome.err
     (line,) = [line for line in outcome.err.splitlines() if "text features" in line]
-    assert re.fullmatch(r"note: text features: ngrams=2 \(\+\d+\.\d\); \d changes tried", line)
+    assert re.fullmatch(r"note: text features: ngrams=2 \(\+\d+\.\d\); \d changes tried on held-out points", line)
     about = json.loads((tmp_path / "out" / "model" / "model.json").read_text())
     assert about["text"]["text"] == {"ngrams": 2}
     assert about["tagger"]["text"] == {}  # the user has named none

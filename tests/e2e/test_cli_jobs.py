@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
+import socket
+import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,8 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import zipfel
-from zipfel.cli.job import files, folder, run, worker
+from tests.s3 import StandIn
+from zipfel.cli.job import engines, files, folder, run, worker
 from zipfel.cli.job.files import File, Slice, line_of, local_copy, slices_of
+from zipfel.errors import ConfigError
 from zipfel.tagger import Tagger
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -203,8 +208,8 @@ def test_a_missing_or_damaged_part_is_tagged_again(job, tmp_path):
 def test_a_folder_of_another_job_is_refused_and_left_alone(job, texts, tmp_path):
     assert job().code == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    assert "is of a job with a different k;" in job("--k", 2).err
-    assert "is of a job with a different threshold;" in job("--threshold", 0.5, "--k", 5).err
+    assert "belongs to a job with a different k;" in job("--k", 2).err
+    assert "belongs to a job with a different threshold;" in job("--threshold", 0.5, "--k", 5).err
     write(tmp_path / "in" / "6.jsonl", records(texts[:1]))
     write(tmp_path / "in" / "0.jsonl", records(texts[:2]))
     outcome = job()
@@ -214,7 +219,7 @@ def test_a_folder_of_another_job_is_refused_and_left_alone(job, texts, tmp_path)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
-    assert "holds other files" in job("--fresh", out="other").err
+    assert "contains files that are not of a job" in job("--fresh", out="other").err
     assert (tmp_path / "other" / "thesis.txt").read_text() == "mine"
     assert job("--fresh").code == 0
     assert pq.read_table(tmp_path / "out").num_rows == 53
@@ -289,6 +294,42 @@ def test_mistakes_are_one_line_and_write_nothing(zipfel_command, model, tmp_path
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_that_listens_and_never_answers_ends_in_time_with_one_line(
+    zipfel_command, model, tmp_path, monkeypatch, scheme
+):
+    monkeypatch.setattr(engines, "CONNECTING", 0.5)
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    out, began = tmp_path / "o", []
+
+    class Watched(subprocess.Popen):
+        def __init__(self, *words: object, **options: object) -> None:
+            super().__init__(*words, **options)
+            began.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Watched)  # a class, of which others may derive theirs
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"{scheme}127.0.0.1:{server.getsockname()[1]}"
+        words = ["--input", tmp_path / "a.jsonl", "--out", out, "--engine", "ray", "--address", address]
+        outcome = zipfel_command("predict", model, *words)
+    assert outcome.code == 2
+    lines = [line for line in outcome.err.splitlines() if not line.startswith("note: ")]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"error: no Ray at {address}: the port is open, but connecting took more than 0.5 ")
+    assert [process.poll() for process in began if engines._TRY in process.args] == [-signal.SIGKILL]
+    assert not out.exists()
+
+
+def test_ray_that_ends_its_process_while_connecting_is_one_line(monkeypatch):
+    for code, line in (
+        ("print('too old')\nexit(1)", "too old"),
+        ("import os\nos.abort()", "connecting ended with code -6"),
+    ):
+        monkeypatch.setattr(engines, "_TRY", code)
+        with pytest.raises(ConfigError, match=f"^no Ray at head:6379: {line}$"):
+            engines._try("head:6379")
+
+
 def test_ray_that_is_not_installed_is_one_line(zipfel_command, model, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     monkeypatch.delitem(__import__("sys").modules, "ray.data", raising=False)
@@ -308,6 +349,43 @@ def test_a_uri_is_read_as_a_path(job, texts, tmp_path):
     assert pq.read_table(tmp_path / "out").num_rows == 5
     assert job(source=f"file://{tmp_path}/in/*.jsonl", out="lines").code == 0
     assert pq.read_table(tmp_path / "lines").num_rows == 5
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv"])
+def test_files_of_a_store_are_tagged_as_those_of_a_folder(job, texts, tmp_path, monkeypatch, ending):
+    monkeypatch.setattr(files, "LEAST", 2000)  # bytes, so that files of lines and of Parquet have several slices
+    for name in ("a", "b", "deep/c"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path / "in" / f"{name}.{ending}", records(texts[:40]))
+    objects = {f"in/{path.relative_to(tmp_path / 'in')}": path.read_bytes() for path in tmp_path.rglob(f"*.{ending}")}
+    assert job("--k", 3, out="local").code == 0
+    with StandIn(objects) as store:
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        for source, out, rows in (("s3://bucket/in", "folder", 80), ("s3://bucket/in/**", "all", 120),
+                                  (f"s3://bucket/in/b.{ending}", "one", 40)):  # fmt: skip
+            outcome = job("--k", 3, source=source, out=out)
+            assert outcome.code == 0, outcome.err
+            assert pq.read_table(tmp_path / out).num_rows == rows
+        assert "complete already, 40 texts" in job("--k", 3, source=f"s3://bucket/in/b.{ending}", out="one").out
+    assert content(tmp_path / "folder") == content(tmp_path / "local")
+    assert store.ranges
+
+
+@pytest.mark.parametrize(("key", "code"), [("other", "ACCESS_DENIED"), ("reader", "NETWORK_CONNECTION")])
+def test_a_store_that_refuses_or_is_not_there_is_one_line(job, tmp_path, monkeypatch, key, code):
+    with StandIn({}) as store:
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+        for name, value in {**store.environment, "AWS_ACCESS_KEY_ID": key}.items():
+            monkeypatch.setenv(name, value)
+        if key == "reader":
+            monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        outcome = job(source="s3://bucket/in/*.csv")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: s3://bucket/in/*.csv: cannot be read: ")
+    assert code in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_slice_of_a_whole_local_file_is_not_copied(tmp_path):

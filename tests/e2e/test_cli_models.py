@@ -108,10 +108,7 @@ def listed_models(zipfel_command) -> str:
 
 def test_models_lists_settings_with_values_and_help(zipfel_command):
     listed = listed_models(zipfel_command)
-    assert (
-        "auto: chooses models by the data's size, its label texts and the device, and text features; the default"
-        in listed
-    )
+    assert "auto: chooses the model (by size, label texts and device) and the text features; the default" in listed
     assert "glas: Settings of GLaS." in listed
     assert "dimension (1024): width d of the vectors of points and labels" in listed  # the same in all presets
     assert "learning_rate (paper 0.008, default 0.002, fast 0.004): highest learning rate" in listed
@@ -120,15 +117,16 @@ def test_models_lists_settings_with_values_and_help(zipfel_command):
 def test_models_lists_what_each_model_can_do(zipfel_command):
     listed = listed_models(zipfel_command)
     for model, abilities in {
-        "glas": "scores label texts, takes new words, weights points, splits labels",
+        "glas": "scores label texts, takes new words, weights points, splits labels, reads mapped data",
         "mnn": "remembers points",
         "dxml": "remembers points",
-        "lightdxml": "scores label texts, places labels by text, takes new words, weights points, takes shortlist",
+        "lightdxml": "scores label texts, places labels by text, takes new words, weights points, splits labels, "
+        "takes shortlist, reads mapped data",
         "decaf": "reads label texts, scores label texts, takes labels by text, takes new words, weights points, "
-        "splits labels, takes shortlist",
+        "splits labels, takes shortlist, reads mapped data",
         "astec": "takes new words, weights points, takes shortlist",
-        "linear": "takes new words",
-        "blend": "reads label texts, scores label texts, takes labels by text, takes new words",
+        "linear": "takes new words, splits labels",
+        "blend": "reads label texts, scores label texts, takes labels by text, takes new words, splits labels",
     }.items():
         about = listed.partition(f" {model}: Settings of ")[2].partition(" (")[0]
         assert f" {abilities} " in about, model

@@ -345,3 +345,17 @@ def test_the_header_of_a_table_is_written_once(tmp_path):
                 file.write(b"a,b\r\n\n", 0)
             file.write(b"1\n", 1)
     assert (tmp_path / "out.csv.part").read_bytes() == b"a,b\r\n\n1\n1\n1\n"
+
+
+def test_a_terminal_shows_texts_of_labels_beside_their_names(zipfel_command, tmp_path):
+    tagger = Tagger("glas", settings={"dimension": 8, "epochs": 5}, text={"min_count": 1}, validation=0)
+    about = {"R07.1": "Chest pain on breathing\nSecond line", "R06": "R06"}
+    tagger.fit(["chest pain", "short breath", "tired"] * 3, [["R07.1"], ["R06"], ["X"]] * 3, label_texts=about)
+    tagger.save(tmp_path / "model")
+    shown = zipfel_command("predict", tmp_path / "model", "chest pain", "--k", 3).out
+    assert shown.startswith("chest pain\n")
+    assert sorted(line.split(maxsplit=1)[1] for line in shown.splitlines()[1:]) == [
+        "R06",
+        "R07.1  Chest pain on breathing",
+        "X",
+    ]

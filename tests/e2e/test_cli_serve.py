@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -199,11 +201,11 @@ def test_no_request_is_lost_when_models_are_swapped_and_when_the_server_stops(st
     assert len(logged) == len(load.answers) + 1
 
 
-def keeps_hangups(pid: int) -> bool:
-    """Whether SIGHUP no longer ends a process: it waits or is handled."""
+def keeps(pid: int, number: signal.Signals) -> bool:
+    """Whether a signal no longer ends a process: it waits or is handled."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigBlk", "SigCgt"))]
-    return any(mask >> (signal.SIGHUP - 1) & 1 for mask in masks)
+    return any(mask >> (number - 1) & 1 for mask in masks)
 
 
 def test_early_signals_are_kept_and_sigterm_drains(start, models, tmp_path):
@@ -212,7 +214,7 @@ def test_early_signals_are_kept_and_sigterm_drains(start, models, tmp_path):
     server = Server(tmp_path / "log", f"m={link}", "--workers", 2, "--drain", 1.5, started=False)
     try:
         end = time.monotonic() + WAIT
-        while not keeps_hangups(server.process.pid):  # Python itself is starting
+        while not keeps(server.process.pid, signal.SIGHUP):  # Python itself is starting
             assert server.process.poll() is None, server.log.read_text()
             assert time.monotonic() < end
             time.sleep(0.001)
@@ -238,6 +240,35 @@ def test_early_signals_are_kept_and_sigterm_drains(start, models, tmp_path):
         server.process.wait(WAIT)
 
 
+def test_signals_are_held_before_the_command_line_is_imported():
+    code = """if True:
+        import signal, sys, types
+        imported = lambda: [name in sys.modules for name in ("typer", "zipfel.server")]
+        held = lambda: print(*sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())), *imported())
+        sys.modules["zipfel.cli.main"] = types.ModuleType("zipfel.cli.main")
+        sys.modules["zipfel.cli.main"].main = held
+        from zipfel.__main__ import main
+        main()"""
+    held = f"{signal.SIGHUP} {signal.SIGUSR1} False True\n"
+    for command, said in (("serve", held), ("train", "False False\n")):  # Windows has no SIGHUP, and must not need one
+        run = subprocess.run([sys.executable, "-c", code, command], capture_output=True, check=True)
+        assert run.stdout.decode() == said
+
+
+def test_a_sighup_that_nobody_has_handled_does_not_end_a_service_that_stops_while_it_starts(models, tmp_path):
+    server = Server(tmp_path / "log", models / "first", started=False)
+    try:
+        end = time.monotonic() + WAIT
+        while not all(keeps(server.process.pid, number) for number in (signal.SIGHUP, signal.SIGTERM)):
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        server.process.send_signal(signal.SIGHUP)
+        assert server.stop() in (0, 143)  # 143 before it loads models
+    finally:
+        server.process.kill()
+        server.process.wait(WAIT)
+
+
 def mapped(pid: int, name: str) -> dict[str, int]:
     """Return Linux' statistics on the mapping of a file in a process, in kB."""
     sizes: dict[str, int] = {}
@@ -249,6 +280,30 @@ def mapped(pid: int, name: str) -> dict[str, int]:
         elif inside and words[-1] == "kB":
             sizes[words[0]] = sizes.get(words[0], 0) + int(words[1])
     return sizes
+
+
+def test_workers_end_with_sigbus_when_weights_are_cut_short_and_return_with_sound_ones(start, models, tmp_path):
+    shutil.copytree(models / "first", tmp_path / "first")
+    weights = next((tmp_path / "first").rglob("serve/weights.safetensors"))
+    server = start(tmp_path / "first", "--workers", 2)
+    server.event("serving", 2)
+    sound = weights.read_bytes()
+    os.truncate(weights, 0)
+    with contextlib.suppress(OSError, http.client.HTTPException):  # until a worker dies while it answers
+        for _ in range(20):
+            server.tag("paper")
+    ended = server.event("worker ended")
+    assert (ended["code"], ended["restart_in"]) == (-signal.SIGBUS, 1.0)
+    assert "files of a model were cut short" in ended["error"]
+    assert "weights.safetensors" in server.event("cannot serve")["error"]  # it does not serve what is left of them
+    again = server.event("worker ended", 2)
+    if again["worker"] == ended["worker"]:
+        assert (again["code"], again["restart_in"]) == (2, 2.0)
+    weights.write_bytes(sound)
+    server.process.send_signal(signal.SIGHUP)
+    server.event("serving", 3)
+    assert server.tag("paper")[0] == 200
+    assert server.stop() == 0
 
 
 def test_workers_share_one_mapped_copy_and_a_dead_worker_is_replaced(start, models):
@@ -267,8 +322,9 @@ def test_workers_share_one_mapped_copy_and_a_dead_worker_is_replaced(start, mode
     os.kill(workers[0], signal.SIGKILL)
     server.event("serving", 3)
     assert all(server.tag("paper")[0] == 200 for _ in range(4))
-    counted = server.ask("GET", "/metrics")[1]
-    assert 'zipfel_requests_total{route="/tag",status="200"} 24' in counted  # of all workers, including the dead one
+    end, wanted = time.monotonic() + WAIT, 'zipfel_requests_total{route="/tag",status="200"} 24\n'
+    while wanted not in (counted := server.ask("GET", "/metrics")[1]):  # of all workers, including the dead one
+        assert time.monotonic() < end, counted  # a request is counted just after its response
     assert "zipfel_starts_total 3" in counted
     assert server.stop() == 0
 

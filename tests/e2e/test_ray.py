@@ -103,6 +103,41 @@ def test_a_killed_worker_loses_and_doubles_no_row(zipfel_command, model, texts, 
     assert not list(out.glob(".part-*"))
 
 
+@pytest.mark.usefixtures("mark")
+def test_ray_tags_only_the_parts_that_are_missing(zipfel_command, model, texts, tmp_path):
+    (tmp_path / "in").mkdir()
+    for number in range(6):
+        (tmp_path / "in" / f"{number}.txt").write_text("\n".join(texts[10 * number : 10 * number + 10]) + "\n")
+    out = tmp_path / "out"
+    words = ["--input", tmp_path / "in", "--out", out, "--engine"]
+    assert zipfel_command("predict", model, *words, "local").code == 0
+    wanted = rows_of(out)
+    for number in (1, 4):
+        (out / f"part-{number:06d}.parquet").unlink()
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("part-*")}
+    again = zipfel_command("predict", model, *words, "ray", "--workers", 1)
+    assert again.code == 0, again.err
+    assert "part-000001.parquet is missing or damaged (2 parts)" in again.err
+    assert rows_of(out) == wanted
+    assert len(kept) == 4
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+@pytest.mark.usefixtures("mark")
+def test_a_strict_job_of_ray_ends_at_a_bad_row_with_one_line(zipfel_command, model, texts, tmp_path):
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        rows = [f"{number},{texts[number]}", "7,two,cells" if number == 1 else f"7,{texts[9]}"]
+        (tmp_path / "in" / f"{number}.csv").write_text("\n".join(["id,text", *rows]) + "\n")
+    words = ["--input", tmp_path / "in", "--out", tmp_path / "out", "--engine", "ray", "--workers", 1, "--strict"]
+    strict = zipfel_command("predict", model, *words)
+    assert strict.code == 2
+    assert f"error: {tmp_path}/in/1.csv:3: " in strict.err
+    assert strict.err.count("error: ") == 1
+    assert "tagged" not in strict.out
+    assert not list((tmp_path / "out").glob(".part-*"))
+
+
 # --- BatchTagger ------------------------------------------------------------------------------------------------------
 
 
@@ -159,4 +194,18 @@ def test_ray_data_tags_batches_with_one_model_a_process(model, texts, mark):
         compute=ray.data.ActorPoolStrategy(size=2))  # fmt: skip
     rows = sorted(tagged.take_all(), key=lambda row: row["id"])
     pairs = [(list(row["tags"]), [float(score) for score in row["scores"]]) for row in rows]
+    assert pairs == expected(model, texts[:60])
+
+
+def test_dask_tags_partitions_in_other_processes(model, texts, tmp_path):
+    import dask.dataframe as dd
+
+    frame = pd.DataFrame({"id": range(60), "text": texts[:60]})
+    tagger = BatchTagger(model, k=3, device="cpu", threads=1)
+    table = dd.from_pandas(frame, npartitions=4)
+    tagged = table.map_partitions(tagger, meta=tagger.meta(table._meta)).compute(scheduler="processes", num_workers=2)
+    assert tagged["id"].tolist() == list(range(60))
+    pairs = [
+        (list(tags), list(map(float, scores))) for tags, scores in zip(tagged["tags"], tagged["scores"], strict=True)
+    ]
     assert pairs == expected(model, texts[:60])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zipfel.index import exact
-from zipfel.index.exact import ExactIndex
+from zipfel.index.exact import ExactIndex, largest_alone
 
 
 def seeded(seed=0):
@@ -89,6 +90,12 @@ def test_no_more_scores_than_a_chunk_are_held(monkeypatch):
     ExactIndex(torch.randn(1000, 2, generator=seeded())).search(torch.randn(4, 2, generator=seeded()), 3)
     assert max(seen) <= 64
     assert len(seen) > 50
+
+
+@given(scores=st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=1, max_size=30), width=st.integers(1, 35))
+def test_of_equal_scores_of_a_single_query_the_first_are_kept(scores, width):
+    best = sorted(range(len(scores)), key=lambda place: (-scores[place], place))[:width]
+    assert largest_alone(np.array(scores, dtype=np.float32), width).tolist() == sorted(best)
 
 
 @given(

@@ -266,7 +266,7 @@ def slow_centroids(X, Y, Z):
     return rows
 
 
-@pytest.mark.parametrize("chunk", [1, 30, 1 << 24])
+@pytest.mark.parametrize("chunk", [1, 15, 30, 1 << 24])  # 15: the first label fills a chunk
 @pytest.mark.parametrize("text", [True, False])
 def test_centroids_equal_those_of_plain_loops(text, chunk, monkeypatch):
     monkeypatch.setattr(centroids_module, "CHUNK", chunk)

@@ -713,6 +713,15 @@ def test_a_beam_that_is_limited_is_noted_with_what_it_finds():
     assert task.run.notes == {f"{note} for more"}
 
 
+def test_a_beam_that_is_just_wide_enough_is_not_noted(monkeypatch):
+    network, shortlister, task = clustered()
+    ranks = np.array(ranks_by_hand(network, task))
+    wanted = next(beam for beam in range(17) if np.mean(ranks < beam) >= 0.85)
+    monkeypatch.setattr(shortlisters, "WIDEST_SHARE", wanted / 16)
+    assert shortlister.beam_of_clusters(task) == wanted
+    assert not task.run.notes
+
+
 def test_on_train_the_beam_is_the_least_for_more_than_85_of_100_labels_without_limits(monkeypatch):
     monkeypatch.setattr(shortlisters, "BEAM_POINTS", 10)  # all points count
     network, shortlister, task = clustered(beam_chosen_on="train")

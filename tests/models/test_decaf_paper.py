@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -34,6 +35,14 @@ def test_the_paper_preset():
     assert (paper.dimension, paper.clusters, paper.beam, paper.min_steps) == (300, None, None, 1)
     clusters = [paper.cluster_count(labels) for labels in (131_073, 312_330, 1_305_265)]
     assert clusters == [2**15, 2**17, 2**17]  # Sec. 4 of the paper
+
+
+def test_scale_and_offset_at_the_start():
+    scales = [DecafSettings().initial_scale(count) for count in (1, 2, 1000)]
+    assert scales == pytest.approx([2.5 * math.log(2), 2.5 * math.log(2), 2.5 * math.log(1000)])
+    for cosine, scale in ((True, 2.5 * math.log(8)), (False, 0.0)):
+        (network,) = Decaf(5, 8, DecafSettings(dimension=4, cosine=cosine), torch.Generator()).all_networks()
+        assert network.offset.item() == pytest.approx(-scale / 3)
 
 
 @pytest.mark.parametrize(

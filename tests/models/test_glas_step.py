@@ -629,4 +629,4 @@ def test_ranges_of_settings(name, allowed, refused, message):
 
 def test_abilities():
     able = Glas.abilities(GlasSettings())
-    assert str(able) == "scores label texts, takes new words, weights points, splits labels"
+    assert str(able) == "scores label texts, takes new words, weights points, splits labels, reads mapped data"

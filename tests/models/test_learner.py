@@ -32,6 +32,7 @@ from zipfel.models.learner import (
     precision_at_1,
     rank_candidates,
     rank_held_out,
+    sorted_ranking,
 )
 from zipfel.nn.encoders import Encoder
 from zipfel.types import Bags, Ranking, Shortlist
@@ -93,6 +94,20 @@ def test_a_point_without_known_features_has_no_candidates():
     queries = torch.tensor([[0.0, 1e-9], [0.0, 0.0]])
     ids = candidates_of(queries, Shortlist(torch.tensor([[3, -1], [2, 1]]), torch.zeros(2, 2)))
     assert ids.tolist() == [[3, -1], [-1, -1]]
+
+
+@given(
+    scores=st.lists(st.sampled_from([0.0, 0.25, 0.5, -np.inf]), min_size=1, max_size=12),
+    k=st.integers(1, 14),
+    seed=st.integers(0, 9),
+)
+def test_a_single_point_is_sorted_as_one_of_several(scores, k, seed):
+    ids = torch.randperm(12, generator=torch.Generator().manual_seed(seed))[: len(scores)] - 1  # -1 pads, once
+    one = Shortlist(ids[None], torch.tensor([scores]))
+    two = Shortlist(one.ids.repeat(2, 1), one.scores.repeat(2, 1))
+    alone, together = sorted_ranking(one, k), sorted_ranking(two, k)
+    assert alone.ids.tolist() == together.ids[:1].tolist()
+    assert alone.scores.tolist() == together.scores[:1].tolist()
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])

@@ -296,6 +296,17 @@ def test_the_size_of_shortlists(labels, given, width):
     assert LightSettings(shortlist_size=given).width(labels) == width
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_index_is_built_of_label_vectors_by_the_settings(monkeypatch, deterministic):
+    built: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(lightdxml_model, "build_index", lambda *given: built.append(given))
+    model = model_of(planted(), index="hnsw", deterministic=deterministic)
+    model.build(3)
+    ((kind, vectors, seed, steady),) = built
+    assert vectors is model.label_vectors
+    assert (kind, seed, steady) == ("hnsw", 3, deterministic)
+
+
 def test_the_kind_of_index_depends_on_labels_and_device():
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert [LightSettings().kind(labels, cpu) for labels in (50_000, 50_001)] == ["exact", "hnsw"]
@@ -416,6 +427,15 @@ def test_the_mix_by_hand():
     assert ranking.ids.tolist() == [[1, 0], [1, 2]]
     for row, scores in enumerate((first, second)):  # the classifier sees a point's length, the cosine does not
         assert ranking.scores[row].tolist() == pytest.approx([scores[label] for label in ranking.ids[row]], rel=1e-5)
+
+
+def test_steady_products_of_the_search_are_divided_by_the_length_of_the_point():
+    one, queries, ids = mixed(), torch.tensor([[3.0, 4.0], [0.3, 0.4]]), torch.tensor([[0, 1, 2], [1, 2, 0]])
+    products = (queries @ one.vectors.T).gather(1, ids)
+    computed = one.rescore(queries, listed(ids.tolist()), 3)
+    found = one.rescore(queries, Shortlist(ids, products, steady=True), 3)
+    assert found.ids.tolist() == computed.ids.tolist()
+    np.testing.assert_allclose(found.scores, computed.scores, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("beta", "best"), [(0.0, 0), (1.0, 2)])
@@ -610,6 +630,14 @@ def test_how_often_labels_are_updated(monkeypatch, epochs, cycle):
     often, rest = divmod(epochs, cycle or max(1, epochs // 4))
     expected = [("lightdxml", epochs), *((f"labels-{number}", 3) for number in range(often + 1))]
     assert seen == [*expected, *([("labels-last", 3)] if rest else [])]
+
+
+@pytest.mark.parametrize("best", range(4))
+def test_labels_are_updated_again_if_the_best_epoch_lies_within_a_cycle(monkeypatch, best):
+    seen, qualities = spied(monkeypatch), iter(float(epoch == best) for epoch in range(4))
+    monkeypatch.setattr(LightDxml, "precision", lambda self, part: next(qualities))
+    fitted(planted(), epochs=4, cycle_epochs=2, min_steps=1)
+    assert (seen[-1][0] == "labels-last") is (best in (0, 2))  # of 4 epochs, the first and the third
 
 
 def test_few_points_get_more_epochs(monkeypatch):
@@ -973,6 +1001,26 @@ def test_a_file_of_token_vectors_of_another_width_is_refused(tmp_path):
 def test_a_missing_file_of_token_vectors_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"nowhere\.vec"):
         tagging(token_init=str(tmp_path / "nowhere.vec"))
+
+
+# --- Labels known by their texts, and plans ---------------------------------------------------------------------------
+
+
+def test_a_text_scores_0_for_points_without_features_only():
+    part = planted()
+    model = fitted(part, residual=False, epochs=1).model_
+    with torch.no_grad():
+        model.encoder.tokens.rows[:, 0] = 0  # a zero among a point's numbers does not matter
+    X = csr_array(np.concatenate([part.X[[0]].toarray(), np.zeros((1, part.X.shape[1]), dtype=np.float32)]))
+    scores = model.text_scores(model.predictor(), X, part.X[:2])
+    assert (scores[0] > 0).all()
+    assert not scores[1].any()
+
+
+@pytest.mark.parametrize(("reranker", "numbers"), [(False, 16 + 6), (True, 16 + 6 + 6)])
+def test_a_plan_counts_the_vector_and_the_lists_of_each_point(reranker, numbers):
+    part = planted()
+    assert model_of(part, reranker=reranker).cost(Lesson(part)).bytes_a_point == 4 * numbers
 
 
 # --- Devices ----------------------------------------------------------------------------------------------------------

@@ -326,6 +326,17 @@ def test_prediction(steps, changes, beta):
         assert ranking.scores[row, 4:].max() < min(1e-6, *wanted)
 
 
+def test_what_explanations_differentiate_is_the_score_of_a_ranking(steps):
+    part = made_part()
+    model = small(beta=0.3, shortlist_size=4)
+    steps(model, Lesson(part))
+    (learner,) = model.learners()
+    query, ranking = learner.encode(part.X[:1]), learner.rank(part.X[:1], 3)
+    for label, score in zip(ranking.ids[0].tolist(), ranking.scores[0].tolist(), strict=True):
+        log_odds = learner.classifier.scorer(label, query, learner.index)(query)
+        assert log_odds.sigmoid().item() == pytest.approx(score, abs=1e-4)
+
+
 @pytest.mark.parametrize("relu", [False, True])
 def test_labels_known_by_their_texts(steps, relu):
     part, Z = made_part(), texts_of_labels()[[1, TEXT_ONLY]]

@@ -20,7 +20,8 @@ from zipfel.data.text import Tfidf
 from zipfel.errors import ConfigError
 from zipfel.models import linear_solvers
 from zipfel.models.base import Lesson, settings_of
-from zipfel.models.linear import SLOPE, Linear, LinearPredictor, LinearSettings, best_of
+from zipfel.models.linear import Linear, LinearSettings
+from zipfel.models.linear_predictor import SLOPE, LinearPredictor, best_of
 from zipfel.models.linear_solvers import (
     Objective,
     Weights,
@@ -364,7 +365,7 @@ def test_margins_of_given_labels_are_those_of_all_labels(part, monkeypatch):
     assert predictor.margins_at(X[:0], labels[:0]).shape == (0, 5)
     alone = np.concatenate([predictor.margins_at(X[[row]], labels[[row]]) for row in range(8)])
     assert np.array_equal(predictor.margins_at(X, labels), alone)
-    monkeypatch.setattr("zipfel.models.linear.PAIRED", 3)
+    monkeypatch.setattr("zipfel.models.linear_predictor.PAIRED", 3)
     assert np.array_equal(predictor.margins_at(X, labels), alone)
 
 

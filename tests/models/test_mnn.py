@@ -209,7 +209,7 @@ def test_the_labels_decoder_is_fitted_and_saved_and_refuses_points_without_learn
     before, after = tagger.rank(X, 8), Tagger.load(tmp_path / "model", device="cpu").rank(X, 8)
     assert np.array_equal(before.ids, after.ids)
     assert np.array_equal(before.scores, after.scores)
-    with pytest.raises(ConfigError, match="mnn cannot take points without learning"):
+    with pytest.raises(ConfigError, match="mnn cannot add points without training"):
         tagger.partial_fit(X, Y)
 
 

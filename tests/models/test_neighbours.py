@@ -524,7 +524,7 @@ def test_a_model_without_memory_refuses_points(data):
     small = {"dimension": 8, "epochs": 1, "min_steps": 1}
     tagger = Tagger("glas", settings=small, device="cpu").fit(data.train.X, data.train.Y)
     before = list(tagger.classes_)
-    with pytest.raises(ConfigError, match="glas cannot take points without learning; fit with warm_start=True instead"):
+    with pytest.raises(ConfigError, match="glas cannot add points without training; fit with warm_start=True instead"):
         tagger.partial_fit(data.train.X[:2], [["new"], ["new"]])
     assert tagger.classes_ == before
     assert tagger.rank(data.test.X, 3).ids.shape == (len(data.test), 3)  # the tagger is still fitted

@@ -73,6 +73,7 @@ class Fixed:
         return k / 100
 
     def explained(self, row: csr_array, label: int) -> np.ndarray:
+        assert label == 3
         return np.arange(1.0, 1 + row.nnz)
 
     def cosines(self, label: int) -> Tensor:
@@ -92,14 +93,15 @@ def test_candidates_are_the_first_labels_without_filtered_ones():
 
 @pytest.mark.parametrize("cosine", [False, True])
 def test_the_loss_is_that_of_right_labels_and_of_wrong_ones_among_the_first(cosine):
-    part, rows, model = planted(), np.array([3, 7, 8]), alone(cosine).train()
-    top = torch.tensor([[0, 1, 2], [5, -1, -1], [3, 3, 4]], dtype=torch.int32)
+    part, model = planted(), alone(cosine).train()
+    rows = np.flatnonzero(np.diff(part.filtered.indptr))[:3]
+    truth, out = ([some[[row]].indices.tolist() for row in rows] for some in (part.Y, part.filtered))
+    top = torch.tensor([[out[0][0], 1, 2], [out[1][0], -1, -1], [3, 3, 4]], dtype=torch.int32)  # two are filtered
     loss = model.loss(part, rows, top, seeded())
     queries = model.encoder.prediction_encoder()
     with torch.no_grad():
         vectors = queries.eval()(bags(part.X, rows))
         scores = model.classifier(vectors, torch.arange(6)).tolist()
-    truth, out = ([some[[row]].indices.tolist() for row in rows] for some in (part.Y, part.filtered))
     lists = [[label for label in row if label >= 0] for row in top.tolist()]
     assert loss.item() == pytest.approx(reference.shortlisted_loss(scores, truth, lists, out), rel=1e-5)
     loss.backward()

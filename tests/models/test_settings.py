@@ -12,6 +12,7 @@ from zipfel.errors import ConfigError
 from zipfel.models.base import BUILT_IN, model_class, settings_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "presets.json"
+PROMISES = GOLDEN.with_name("settings.json")
 PRESETS = [(model, preset) for model in BUILT_IN for preset in model_class(model).presets]
 RENAMED = {
     "glas": {
@@ -44,9 +45,25 @@ NAMES = [(model, old, new) for model, names in RENAMED.items() for old, new in n
 
 
 def presets() -> dict[str, dict[str, object]]:
-    """Return all values of all presets; `python tests/models/test_settings.py` writes them to the file."""
+    """Return all values of all presets; `python tests/models/test_settings.py` writes both files."""
     named = ((f"{model} {preset}", model_class(model).presets[preset]) for model, preset in PRESETS)
     return {name: json.loads(json.dumps(dataclasses.asdict(settings))) for name, settings in named}
+
+
+def promises() -> dict[str, dict[str, object]]:
+    """Return the range and search of each setting of a model, and the abilities of its presets."""
+    found: dict[str, dict[str, object]] = {}
+    for model, preset in PRESETS:
+        settings = model_class(model).presets[preset]
+        of_model = found.setdefault(model, {})
+        of_model[f"abilities of {preset}"] = str(model_class(model).abilities(settings))
+        for field in dataclasses.fields(settings):
+            of_model[field.name] = [dict(field.metadata.get("bounds") or {}), str(field.metadata.get("search"))]
+    return json.loads(json.dumps(found))
+
+
+def test_ranges_searches_and_abilities_change_only_on_purpose():
+    assert promises() == json.loads(PROMISES.read_text())
 
 
 def test_presets_change_only_on_purpose():
@@ -91,3 +108,4 @@ def test_a_removed_setting_is_unknown(model):
 
 if __name__ == "__main__":
     GOLDEN.write_text(json.dumps(presets(), indent=1) + "\n")
+    PROMISES.write_text(json.dumps(promises(), indent=1) + "\n")

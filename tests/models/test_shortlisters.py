@@ -20,6 +20,7 @@ from torch.nn.functional import normalize
 
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Dataset, Part
+from zipfel.errors import DataError
 from zipfel.index.exact import ExactIndex
 from zipfel.index.hnsw import HnswIndex
 from zipfel.models import decaf, shortlisters
@@ -132,7 +133,7 @@ def test_labels_lie_at_the_means_of_their_points_else_at_their_texts(kind):
 def test_without_faiss_all_vectors_are_looked_at(kind, tagger, monkeypatch, tmp_path):
     found = tagger.rank(planted(seed=1).X, 5).ids
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.warns(UserWarning, match="exact index takes the place of hnsw"):
+    with pytest.warns(UserWarning, match="using an exact index instead of hnsw"):
         plain = fitted("hnsw")
     assert isinstance(shortlister_of(plain).graph, ExactIndex)
     assert np.array_equal(plain.rank(planted(seed=1).X, 5).ids, found)
@@ -300,18 +301,52 @@ def test_labels_that_lie_elsewhere_now_have_a_new_graph():
 
 
 def test_labels_without_points_or_texts_are_spread_evenly(kind, tagger):
-    model = deepcopy(tagger.model_)
+    model, more = deepcopy(tagger.model_), 70  # more than there are clusters
     before = [deepcopy(network.shortlister) for network in model.networks]
-    model.add_labels(5, torch.Generator().manual_seed(0))
+    model.add_labels(more, torch.Generator().manual_seed(0))
     for network, old in zip(model.networks, before, strict=True):
         shortlister = network.shortlister
         if "hnsw" in kind:
-            torch.testing.assert_close(shortlister.heads[LABELS:].norm(dim=1), torch.ones(5))
+            torch.testing.assert_close(shortlister.heads[LABELS:].norm(dim=1), torch.ones(more))
             assert torch.equal(shortlister.heads[:LABELS], old.heads)
         else:
-            assert shortlister.clusters[LABELS:].tolist() == [0, 1, 2, 3, 4]
+            leaves = len(set(old.clusters.tolist()))
+            assert shortlister.clusters[LABELS:].tolist() == [label % leaves for label in range(more)]
             assert torch.equal(shortlister.clusters[:LABELS], old.clusters)
-    assert sorted(model.predictor().rank(texts()[:3], LABELS + 5).ids[0]) == list(range(LABELS + 5))
+    assert sorted(model.predictor().rank(texts()[:3], LABELS + more).ids[0]) == list(range(LABELS + more))
+
+
+def test_a_saved_shortlister_of_another_width_is_refused(tagger):
+    model = tagger.model_
+    serve, train = deepcopy(model.tensors())
+    heads = "networks.0.shortlister.heads"
+    serve[heads] = serve[heads][:, 1:].contiguous()
+    with pytest.raises(DataError, match="heads"):
+        Decaf.restored(WORDS, LABELS, model.settings, Tensors(serve, train))
+
+
+def test_a_search_takes_the_vectors_of_tokens_that_it_has_none_of(kind):
+    tagger = fitted(kind, epochs=1, module1_epochs=1)
+    shortlister, learned = shortlister_of(tagger), deepcopy(network_of(tagger).tokens)
+    with torch.no_grad():
+        learned.rows += 1
+        shortlister.tokens.rows[[3, 5]] = 0
+    before = shortlister.tokens.rows.detach().clone()
+    assert shortlister.take_new_tokens(learned)
+    after, known = shortlister.tokens.rows.detach(), before.any(dim=1)
+    assert torch.equal(after[~known], learned.rows[~known])
+    assert torch.equal(after[known], before[known])
+    assert not shortlister.take_new_tokens(learned)
+
+
+@pytest.mark.parametrize("shortlist", ["beam", "parabel"])
+@pytest.mark.parametrize("clusters", [[0] * (LABELS + 1), [-1, *[0] * (LABELS - 1)], [99, *[0] * (LABELS - 1)]])
+def test_saved_clusters_are_one_for_each_label_and_known(shortlist, clusters):
+    model = fitted("parabel", shortlist=shortlist, epochs=1, module1_epochs=1).model_
+    serve, train = model.tensors()
+    serve["networks.0.shortlister.clusters"] = torch.tensor(clusters, dtype=torch.int32)
+    with pytest.raises(DataError, match="clusters"):
+        Decaf.restored(WORDS, LABELS, model.settings, Tensors(serve, train))
 
 
 def test_sums_of_labels_take_texts_where_there_are_no_points():

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import reference
 import torch
 from torch import nn
 
-from zipfel.nn.classifiers import Combination, OneVsAll
+from zipfel.nn.classifiers import EXTRA, Combination, OneVsAll
 from zipfel.nn.optim import Adam
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def made(labels: int = 6, width: int = 4, cosine: bool = True, seed: int = 0) -> OneVsAll:
-    return OneVsAll(labels, width, cosine, torch.Generator().manual_seed(seed))
+def made(labels: int = 6, width: int = 4, cosine: bool = True, seed: int = 0, biases: bool = False) -> OneVsAll:
+    return OneVsAll(labels, width, cosine, torch.Generator().manual_seed(seed), biases=biases)
 
 
 def unit(rows: int, width: int = 4, seed: int = 1) -> torch.Tensor:
@@ -58,6 +60,39 @@ def test_scale_and_offset_are_learned_with_cosines_only(cosine):
     assert moved == {"labels.rows": True, "scale": cosine, "offset": cosine}
     rows = (classifier.labels.rows != before["labels.rows"]).any(dim=1)
     assert rows.tolist() == [True, False, False, False, True, False]  # what is on no list stays
+
+
+@pytest.mark.parametrize("cosine", [True, False])
+def test_biases_start_at_0_and_are_added_to_scores(cosine):
+    classifier, plain, x = made(cosine=cosine, biases=True), made(cosine=cosine), unit(3)
+    assert not classifier.biases.rows.any()
+    torch.testing.assert_close(classifier(x, torch.arange(6)), plain(x, torch.arange(6)))
+    with torch.no_grad():
+        classifier.biases.rows.copy_(torch.arange(6.0)[:, None])
+    torch.testing.assert_close(
+        classifier(x, torch.tensor([5, 2])), plain(x, torch.tensor([5, 2])) + torch.tensor([5, 2])
+    )
+    scale, offset = classifier.scale_and_offset()
+    torch.testing.assert_close(scale * (x @ classifier.composed().T) + offset, classifier(x, torch.arange(6)))
+    assert classifier.scaled().shape[1] == classifier.widened(x).shape[1] == 4 + EXTRA
+
+
+def test_cosines_start_with_a_scale_and_an_offset_that_follow_the_labels():
+    assert made(100).scale.item() == pytest.approx(2.5 * math.log(100))
+    assert made(100).offset.item() == pytest.approx(-2.5 * math.log(100) / 3)
+    plain = made(100, cosine=False)
+    assert (plain.scale.item(), plain.offset.item()) == (1, 0)
+
+
+@pytest.mark.parametrize("biases", [True, False])
+def test_new_labels_are_as_long_as_old_ones_and_have_no_bias(biases):
+    classifier = made(width=400, biases=biases)
+    if biases:
+        classifier.biases.rows.data += 7
+    classifier.grow(5, torch.Generator().manual_seed(1))
+    lengths = classifier.labels.rows.norm(dim=1)
+    torch.testing.assert_close(lengths, torch.ones(11), rtol=0.15, atol=0)
+    assert not biases or classifier.biases.rows[:, 0].tolist() == [7.0] * 6 + [0.0] * 5
 
 
 @pytest.mark.parametrize("labels", [0, 1, 2])

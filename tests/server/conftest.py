@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from zipfel.data.formats.concepts import CODE, NAME, SYNONYM, Concepts
 from zipfel.server import worker
 from zipfel.server.access import Tokens
 from zipfel.server.app import built
@@ -29,6 +30,7 @@ WAIT = 60.0  # seconds: a busy machine is no reason to fail
 
 TEXTS = ["the printer is out of paper", "paper jam in the printer", "no wifi here", "the wifi is slow today"] * 5
 TAGS = [["printer"], ["printer"], ["network"], ["network", "slow / late"]] * 5
+PRINTER, NETWORK, DEVICE = (f"http://t.org/{name}" for name in ("printer", "network", "device"))
 ABOUT = {"printer": "Printers and PAPER", "network": "Wifi, cables", "slow / late": "takes long"}
 
 
@@ -52,6 +54,25 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny("decaf").add_labels({"two\nlines": "wifi and paper"}).save(folder / "lines")
     tiny("glas", parents={"printer": ["hardware", "paper"], "slow / late": ["network"]}).save(folder / "tree")
     return folder
+
+
+@pytest.fixture(scope="session")
+def titled(models):
+    """Return a folder with a model whose labels have titles."""
+    concepts = Concepts()
+    for uri, name in ((PRINTER, "Drucker"), (NETWORK, "Netze"), (DEVICE, "Geräte")):
+        concepts.declare(uri)
+        concepts.text(uri, NAME, name, "de")
+    concepts.text(PRINTER, SYNONYM, "Kopierer", "de")
+    concepts.text(PRINTER, CODE, "621.3")
+    concepts.broader(PRINTER, DEVICE)
+    settings = {"dimension": 16, "epochs": 3, "min_steps": 1}
+    tagger = Tagger("glas", settings=settings, text={"min_count": 1}, validation=0, device="cpu")
+    tagger.fit(
+        TEXTS, [[PRINTER], [PRINTER], [NETWORK], [NETWORK]] * 5, label_texts=concepts.thesaurus(models / "t.ttl")
+    )
+    tagger.save(models / "titled")
+    return models
 
 
 class Client:

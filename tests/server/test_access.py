@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.server.conftest import received
 from zipfel.errors import ConfigError, DataError
 from zipfel.server.access import Hosts, Tokens
 from zipfel.server.answers import Problem
+from zipfel.server.connection import Crowd, client_of
 from zipfel.server.settings import ServeSettings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -30,7 +32,14 @@ def allowed(header: str, **settings: object) -> bool:
 def test_on_loopback_only_names_of_loopback_and_addresses_are_allowed(host):
     for header in ("localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000", "10.1.2.3", "localhost.", ""):
         assert allowed(header, host=host), header
-    for header in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8000", "[evil]", "evil.localhost"):
+    for header in (
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example:8000",
+        "[evil]",
+        "evil.localhost",
+        "[::1].evil.example",
+    ):
         assert not allowed(header, host=host), header
 
 
@@ -148,10 +157,15 @@ def test_tls_is_served_and_a_new_certificate_is_read(listening, tmp_path):
         (tmp_path / kind).write_bytes((TLS / f"second.{kind}").read_bytes())
     server.server._read_certificate()
     assert asked_with_tls(server, TLS / "second.pem")[1] == "second.test"
+    (tmp_path / "pem").write_bytes((TLS / "first.pem").read_bytes())  # half of a renewal: the key is still the old one
+    with pytest.raises(ConfigError, match="cannot use the certificate"):
+        server.server._read_certificate()
+    assert asked_with_tls(server, TLS / "second.pem")[1] == "second.test"
 
 
-def test_a_certificate_that_does_not_fit_its_key_is_one_line(models, zipfel_command):
-    for certificate, key in ((TLS / "first.pem", TLS / "second.key"), (TLS / "none.pem", TLS / "first.key")):
+def test_a_certificate_that_cannot_be_used_is_one_line(models, zipfel_command):
+    pairs = (("first.pem", "second.key"), ("none.pem", "first.key"), ("first.pem", "locked.key"))
+    for certificate, key in ((TLS / first, TLS / second) for first, second in pairs):
         outcome = zipfel_command("serve", models / "glas", "--port", "0", "--tls-cert", certificate, "--tls-key", key)
         assert outcome.code == 2
         assert f"error: cannot use the certificate {certificate} with the key {key}" in outcome.err
@@ -168,3 +182,13 @@ def test_the_client_is_the_one_that_a_trusted_proxy_names(listening, capfd):
         server.stop()
         lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
         assert [line["client"] for line in lines if line["event"] == "request"] == [client]
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"), [("::ffff:10.1.1.1", "10.1.1.1"), ("10.1.1.1", "10.1.1.1"), ("::ffff:a", "::ffff:a")]
+)
+def test_an_ipv4_client_of_a_socket_for_ipv6_is_known_by_its_ipv4_address(address, expected):
+    peer = SimpleNamespace(getpeername=lambda: (address, 5, 0, 0))
+    client = client_of(SimpleNamespace(get_extra_info=lambda name: peer))
+    assert client == (expected, 5)
+    assert Crowd(ServeSettings(trusted_proxies=("10.0.0.0/8",))).is_trusted(client[0]) == (expected == "10.1.1.1")

@@ -136,6 +136,25 @@ def test_files_that_are_overwritten_under_the_service_are_logged_once(serving, m
     assert "--copy" in logged
 
 
+def test_overwritten_files_are_refused_and_sound_ones_of_the_same_version_are_loaded(serving, models, tmp_path, capfd):
+    client = serving("glas")
+    slot = client.service.catalog.slot("glas")
+    slot.folder = shutil.copytree(models / "newer", tmp_path / "newer")
+    client.runner.run(client.service.swap())
+    expected, weights = client.tag(["paper"]).json(), slot.folder / "serve" / "weights.safetensors"
+    sound, header = weights.read_bytes(), 8 + int.from_bytes(weights.read_bytes()[:8], "little")
+    with weights.open("r+b") as file:  # all numbers become 0
+        file.seek(header)
+        file.write(bytes(len(sound) - header))
+    assert client.tag(["paper"]).json() != expected
+    client.runner.run(client.service.swap())
+    assert "weights.safetensors: was changed since the model was saved" in capfd.readouterr().err
+    weights.unlink()
+    weights.write_bytes(sound)
+    client.runner.run(client.service.swap())
+    assert client.tag(["paper"]).json() == expected
+
+
 def test_copied_models_do_not_depend_on_their_files(models, tmp_path):
     folder = shutil.copytree(models / "mnn", tmp_path / "model")
     slot = Slot("m", folder, copy=True)
@@ -190,7 +209,8 @@ def test_models_are_added_and_removed_by_a_file(from_file, capfd):
     capfd.readouterr()
     assert reload('[models]\nmnn = "MODELS/none"\nglas = "MODELS/glas"') == [("mnn", True), ("glas", False)]
     assert '"event":"swap failed","level":"error","model":"mnn"' in capfd.readouterr().err
-    for wrong in ("[models", "", "[models]", "[models]\nmnn = 1", '[models]\nmnn = "x"\n[more]\na = 1'):
+    no_name, more = "[models]\n'' = 'x'", '[models]\nmnn = "x"\n[more]\na = 1'
+    for wrong in ("[models", "", "[models]", "[models]\nmnn = 1", no_name, more):
         assert reload(wrong) == [("mnn", True), ("glas", False)]
         assert '"event":"reload failed"' in capfd.readouterr().err
     assert client.tag(["paper"]).status_code == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,26 @@ from packaging.version import Version
 from zipfel.server import files
 
 ROOT = Path(__file__).parents[2]
+
+FIXED = {  # the first version without a hole that is known, and the last of its holes
+    "h11": ("0.16.0", "CVE-2025-43859"),
+    "orjson": ("3.11.6", "CVE-2025-67221"),
+    "pyarrow": ("23.0.1", "CVE-2026-25087"),
+    "pydantic": ("2.4.0", "CVE-2024-3772"),
+    "pytest": ("9.0.3", "CVE-2025-71176"),
+    "ray": ("2.56.0", "CVE-2026-57516"),
+    "scikit-learn": ("1.5.0", "CVE-2024-5206"),
+    "setuptools": ("78.1.1", "CVE-2025-47273"),
+    "starlette": ("1.3.1", "CVE-2026-54283"),
+    "torch": ("2.10.0", "CVE-2026-24747"),
+    "uvicorn": ("0.11.7", "CVE-2020-7695"),
+}
+PINNED_ONLY = {  # packages that others bring: no lowest version of ours, but an exact one in constraints.txt
+    "idna": ("3.15", "PYSEC-2026-215"),
+    "mcp": ("1.28.1", "CVE-2026-59950"),
+    "pillow": ("12.3.0", "PYSEC-2026-2257"),
+    "urllib3": ("2.7.0", "PYSEC-2026-142"),
+}
 
 
 @pytest.fixture
@@ -92,6 +113,26 @@ def test_the_lock_file_has_the_versions_of_the_constraints_and_a_hash_of_each():
             is_cuda = needed.name.startswith(("nvidia-", "cuda-", "triton"))
             if not is_cuda and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
                 assert canonicalize_name(needed.name) in {*locked, "setuptools"}, name
+
+
+def test_lowest_and_exact_versions_are_above_known_holes():
+    content = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups = content["project"]["optional-dependencies"].values()
+    wanted = [*content["build-system"]["requires"], *content["project"]["dependencies"], *chain(*groups)]
+    floors = [(need.name, min(each.version for each in need.specifier)) for need in map(Requirement, wanted)
+              if need.specifier]  # fmt: skip
+    lines = [
+        *(ROOT / "constraints.txt").read_text().splitlines(),
+        *(ROOT / "requirements.lock").read_text().splitlines(),
+    ]
+    exact = [requirement(line) for line in lines if "==" in line and not line.startswith("#")]
+    assert {name for name, _ in floors} >= set(FIXED)
+    for name, version in floors:
+        fixed, hole = FIXED.get(name, ("0", ""))
+        assert Version(version) >= Version(fixed), f"{name}>={version} allows {hole}"
+    for name, version in exact:
+        fixed, hole = (FIXED | PINNED_ONLY).get(name, ("0", ""))
+        assert Version(version) >= Version(fixed), f"{name}=={version} has {hole}"
 
 
 def luminance(colour: str) -> float:

@@ -127,6 +127,7 @@ def test_notes_are_loaded_and_forgotten_results_are_not(run):
     ("seed", "inputs", "message"),
     [
         (3, {**INPUTS, "model": "decaf"}, "model was 'glas' and is 'decaf'"),
+        (3, {"model": "decaf", "settings": {"beam": 9}}, "inputs: model was 'glas' and is 'decaf'; name"),
         (3, {**INPUTS, "settings": {"dimension": 9, "dropout": 0.2}}, "inputs: dimension was 8 and is 9; name"),
         (3, {**INPUTS, "more": 1}, "more was None and is 1"),
         (3, {"model": "glas"}, "dimension was 8 and is None, dropout was 0.2 and is None"),

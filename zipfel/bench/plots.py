@@ -10,12 +10,14 @@ from typing import Any
 from zipfel.bench.results import PLAIN, Line
 from zipfel.bench.rows import Row, data_sets, rows
 from zipfel.data.formats.files import write_bytes
+from zipfel.design import SERIES, light
 from zipfel.report.plots import styled_figure, svg_of
 
 ACROSS = 3  # panels side by side
-COLOURS = ("#1f6f78", "#d08c3f", "#7a5c99", "#b5493c", "#4d7c3a")
-GREYS = ("#5d636f", "#8a909c", "#3c4048")
-EDGE = "#1b1d21"
+COLOURS = tuple(light(name) for name in SERIES)
+GREYS = tuple(light(name) for name in ("soft", "line", "ink"))
+EDGE = light("ink")
+OURS = "oD^s"  # the next one each time the colours are used up
 SHAPES = "s^vD<>pPXh*d"
 
 
@@ -67,13 +69,14 @@ def by_frequency(by_data: dict[str, list[Row]]) -> str:
 
 
 def _looks(by_data: dict[str, list[Row]]) -> dict[str, dict[str, Any]]:
-    """Return marker and colour of each title: ours are filled circles, peers hollow shapes.
+    """Return marker and colour of each title: ours are filled and in colour, peers hollow and grey.
 
     With chosen features a contestant keeps its marker and colour; ours gets a dark edge, and a peer is filled.
     """
     every = {row.base: row.ours for contestants in by_data.values() for row in contestants}
     ours, peers = ([title for title in sorted(every) if every[title] == kind] for kind in (True, False))
-    filled = {title: {"marker": "o", "color": COLOURS[number % len(COLOURS)]} for number, title in enumerate(ours)}
+    filled = {title: {"marker": OURS[number // len(COLOURS) % len(OURS)], "color": COLOURS[number % len(COLOURS)]}
+              for number, title in enumerate(ours)}  # fmt: skip
     hollow = {title: {"marker": SHAPES[number % len(SHAPES)], "color": GREYS[number % len(GREYS)], "mfc": "white"}
               for number, title in enumerate(peers)}  # fmt: skip
     looks, every_row = {**filled, **hollow}, [row for contestants in by_data.values() for row in contestants]

@@ -25,7 +25,7 @@ def bench(
     out: Annotated[Path, typer.Option(help="Folder for the results, the table and the plots.", show_default=False)],
     rules: Rules,
     data: Annotated[
-        list[Path] | None, typer.Argument(metavar="DATA ...", help="Data sets to run.", show_default=False)
+        list[Path] | None, typer.Argument(metavar="DATA", help="Data sets to run.", show_default=False)
     ] = None,
     models: Annotated[str, typer.Option(help="Models: all, none, or names such as auto,glas,lightdxml:fast.")] = "all",
     peers: Annotated[str, typer.Option(help="Peers: all, none, or names from benchmarks/recipes/peers.")] = "all",

@@ -1,6 +1,7 @@
-"""What to train, from the command line and from a TOML file such as `zipfel tune` writes; the command line overrides.
+"""The model to train, from the command line and from a TOML file such as `zipfel tune` writes.
 
-Such a file has settings of the model, and may have `model`, `preset` and a table `[text]` of text settings.
+The command line overrides the file, which has settings of the model, and may have `model`, `preset` and a table
+`[text]` of text settings.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ def configured(
     model = _agreed("model", values.pop("model", model), model, AUTO, file)
     preset = _agreed("preset", values.pop("preset", preset), preset, DEFAULT, file)
     named = {name: context.params[name] for name in config.field_types(TextSettings)}
-    told = Configured(
+    asked = Configured(
         model,
         preset,
         {**values, **config.words_of(words or [])},
         {**text, **{name: value for name, value in named.items() if value is not None}},
     )
-    config.from_mapping(TextSettings, told.text)  # checks it
+    config.from_mapping(TextSettings, asked.text)  # checks it
     if model != AUTO:
-        settings_of(model, preset, told.settings)
-    return told
+        settings_of(model, preset, asked.settings)
+    return asked
 
 
 def _agreed(name: str, written: Any, given: str, default: str, file: Path | None) -> str:

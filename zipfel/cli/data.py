@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -10,14 +11,16 @@ import typer
 from rich.markup import escape
 
 from zipfel.cli.options import with_options
-from zipfel.cli.show import console, frequency_plot, print_table, say, warn
-from zipfel.data import registry
+from zipfel.cli.show import console, frequency_plot, named, print_table, say, warn
+from zipfel.data import registry, stream
 from zipfel.data.dataset import Dataset, Part
 from zipfel.data.formats import FORMATS, WRITABLE, TableSettings, format_of, read, writable_format, write
 from zipfel.data.formats.atomic import check_new
 from zipfel.data.formats.files import shortened
 from zipfel.data.formats.table import with_others
+from zipfel.data.labels import TITLE
 from zipfel.data.splits import Preparation, hold_out, prepared, shared_points
+from zipfel.data.stream import Tables, tables_of
 from zipfel.data.text import TextSettings, Tfidf, featurized
 from zipfel.errors import ConfigError
 
@@ -30,6 +33,7 @@ To = Annotated[str, typer.Option("--to", help=f"Format to write: {', '.join(WRIT
 Gzip = Annotated[bool, typer.Option("--gzip", help="Compress the written files with gzip.")]
 
 
+NO_TFIDF = "--tfidf has no effect: the source has text"
 PartName = Annotated[str, typer.Option("--part", help="Part of the data set to evaluate.")]
 
 
@@ -117,7 +121,9 @@ def _label_rows(dataset: Dataset) -> list[tuple[str, str]]:
 def _label_title(dataset: Dataset, label: int) -> str:
     """Return a label's name and the beginning of its text, up to 60 characters."""
     name = dataset.label_name(label)
-    text = next(iter((dataset.label_texts or {"": []}).values()))
+    field, text = next(iter((dataset.label_texts or {"": []}).items()))
+    if field.partition("@")[0] == TITLE:
+        return named(name, text[label] or name)
     return shortened(f"{name}: {text[label]}" if text and text[label] != name else name, 60)
 
 
@@ -134,20 +140,35 @@ def convert(
     gzip: Gzip = False,
     tfidf: Annotated[bool, typer.Option("--tfidf", help="Apply tf-idf to a source without text.")] = False,
 ) -> None:
-    """Convert a data set to another format; texts become tf-idf features if the format holds features."""
+    """Convert a data set to another format; texts become tf-idf features if the format holds features.
+
+    To the format mapped, tables are converted piece by piece, on all cores: they may be larger than memory.
+    """
     kind = FORMATS[writable_format(to)]
     check_new(target)
+    if to == "mapped" and (tables := tables_of(source, columns, format)) is not None:
+        _stream(tables, target, preparation, text, tfidf)
+        return
     dataset = load(source, format, columns, preparation)
     if text != TextSettings() and (kind.holds == "texts" or dataset.train.X is not None):
         warn("note: text settings have no effect: no text is converted to features here")
     if tfidf and dataset.train.X is None:
-        warn("note: --tfidf has no effect: the source has text")
+        warn(f"note: {NO_TFIDF}")
     if kind.holds == "features" and dataset.train.X is None:
         dataset = featurized(dataset, text)
     elif tfidf and dataset.train.X is not None:
         labels = [] if dataset.Z is None else [dataset.Z]  # label features count towards the idf too, as with texts
         dataset = Tfidf.fit(dataset.train.X, *labels).apply(dataset)
     _write(dataset, target, to, gzip)
+
+
+def _stream(tables: Tables, target: Path, preparation: Preparation, text: TextSettings, tfidf: bool) -> None:
+    """Write tables as a mapped folder, and print what was written."""
+    if tfidf:
+        warn(f"note: {NO_TFIDF}")
+    dataset, points = stream.convert(tables, target, preparation, text)
+    announced(dataset)
+    _written(target, points, dataset, "mapped")
 
 
 @app.command()
@@ -164,7 +185,7 @@ def split(
 ) -> None:
     """Hold out a validation part of train (and a test part if there is none); the same seed gives the same split.
 
-    Tables keep all their columns, and the names of these.
+    Tables keep all their columns and column names.
     """
     to = writable_format(to or format_of(source, format))
     check_new(target)
@@ -193,5 +214,10 @@ def get(
 
 def _write(dataset: Dataset, target: Path, format: str, gzip: bool) -> None:
     write(dataset, target, format, gzip)
-    parts = ", ".join(f"{len(part):,} {name}" for name, part in dataset.parts.items())
+    _written(target, {name: len(part) for name, part in dataset.parts.items()}, dataset, format)
+
+
+def _written(target: Path, points: Mapping[str, int], dataset: Dataset, format: str) -> None:
+    """Print the sizes of a folder."""
+    parts = ", ".join(f"{count:,} {name}" for name, count in points.items())
     say(f"{target}: {parts}, {dataset.sizes.labels:,} labels ({format})")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from zipfel.cli.machine import Machine
 from zipfel.cli.options import Model, with_options
-from zipfel.cli.show import bar, console, print_table
+from zipfel.cli.show import bar, console, named, print_table
 from zipfel.data.formats.files import json_line
 from zipfel.data.hierarchy import ARROW
 from zipfel.errors import ConfigError
@@ -28,7 +28,7 @@ FAINT = 0.1  # share of the largest weight below which a word is not marked
 def explain(
     model: Model,
     machine: Machine,
-    text: Annotated[str | None, typer.Argument(help="Text to explain.", show_default=False)] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="Text to explain.", show_default=False)] = None,
     field: Annotated[
         list[str] | None, typer.Option(help="Text of a field, such as title='no paper'; repeatable, instead of TEXT.")
     ] = None,
@@ -44,10 +44,12 @@ def explain(
     tagger = Tagger.load(model, machine.used().device)
     label = tagger.predict([document], 1)[0][0].label if label is None else label
     reasons = tagger.explain(document, label)
-    paths = tagger.labels_.paths(label)
+    labels = tagger.labels_
+    paths, title = labels.paths(label), labels.title(label)
     if json:
         terms = [reason._asdict() for reason in reasons]
-        answer = {"text": document, "label": label, **({"paths": paths} if paths else {}), "reasons": terms}
+        answer = {"text": document, "label": label, **({"paths": paths} if paths else {}), "reasons": terms,
+                  **({"title": title} if labels.titles else {})}  # fmt: skip
         sys.stdout.write(json_line(answer).decode())
         return
     for name, words in ({"": document} if isinstance(document, str) else document).items():
@@ -58,8 +60,8 @@ def explain(
     left = f"; {len(reasons) - LISTED} more" if len(reasons) > LISTED else ""
     total = sum(reason.weight for reason in reasons)
     for path in paths:
-        console.print(f"\npath: {escape(ARROW.join(path))}", soft_wrap=True)
-    print_table(f"\n{escape(label)}: {total:+.3f} in total{left}", rows, ("", "", "bar"))
+        console.print(f"\npath: {escape(ARROW.join(map(labels.title, path)))}", soft_wrap=True)
+    print_table(f"\n{escape(named(label, title))}: {total:+.3f} in total{left}", rows, ("", "", "bar"))
 
 
 def _fields(words: Sequence[str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import Any
 from zipfel.data.cells import cell_text
 from zipfel.data.formats.files import checked_encoding, reason, text_lines, unpacked_name
 from zipfel.data.formats.lf import objects
+from zipfel.data.formats.mapped import ABOUT
 from zipfel.data.formats.table import LABEL_COLUMNS, TEXT_COLUMNS
 from zipfel.data.formats.table_files import Bad, Table, open_table
 from zipfel.data.source import Source
@@ -41,7 +42,7 @@ class Row:
 class Input:
     """Documents to tag. columns: those to copy to the output.  about: which columns are read; empty without columns.
 
-    kinds: types of the columns; None: only their values tell.
+    kinds: types of the columns; None: derived from the values.
     """
 
     rows: Callable[[], Iterator[Row]]
@@ -99,6 +100,12 @@ class Chosen:
                 yield number, [item[name] for name in own], [item.get(name) for name in self.kept]
             else:
                 bad(table.error(f"no key {missing!r:.60} (keys: {', '.join(item)})", number))
+
+
+def check_has_texts(path: Path) -> None:
+    """Check that a path is no mapped data set, in which only names of labels and features are texts."""
+    if (path / ABOUT).is_file():
+        raise DataError("a mapped data set, which has features; give files of the texts that these were made of", path)
 
 
 def texts_input(texts: Iterable[str]) -> Input:

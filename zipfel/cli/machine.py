@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from typing import Self
 
+from zipfel.cli.launch import is_rank
 from zipfel.config import Settings, setting
 
 
 @dataclass(frozen=True)
 class Machine(Settings):
-    """The device and its threads."""
+    """Device and threads."""
 
     device: str = setting("auto", "device: auto (the GPU if there is one), cpu, cuda, cuda:1 or mps")
     threads: int | None = setting(None, "threads on the CPU; default: one for each core", at_least=1)
 
     def used(self) -> Self:
-        """Set the number of threads and check the device, before anything is read."""
+        """Set the number of threads and check the device, before anything is read; return it with the device.
+
+        Of several ranks on a machine, each has a GPU of its own, or its share of the cores.
+        """
         from zipfel.fitting import chosen_device
         from zipfel.training.machine import set_threads
 
-        chosen_device(self.device)
-        if self.threads is not None:
-            set_threads(self.threads)
-        return self
+        ranks = _number("LOCAL_WORLD_SIZE", 1) if is_rank() else 1
+        kind = chosen_device(self.device).type
+        threads = max(1, _cores() // ranks) if self.threads is None and ranks > 1 else self.threads
+        if threads is not None:
+            set_threads(threads)
+        if not is_rank() or kind != "cuda" or ":" in self.device:
+            return self
+        device = f"cuda:{_number('LOCAL_RANK', 0)}"
+        chosen_device(device)
+        return replace(self, device=device)
+
+
+def _number(name: str, otherwise: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else otherwise
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -29,9 +29,15 @@ COMMANDS = {  # command to its module, in which it has the same name; `data` is 
     "report": "zipfel.cli.report",
     "models": "zipfel.cli.model",
     "verify": "zipfel.cli.model",
+    "card": "zipfel.cli.share",
+    "push": "zipfel.cli.share",
+    "pull": "zipfel.cli.share",
     "shard": "zipfel.cli.shards",
     "merge": "zipfel.cli.shards",
+    "upgrade": "zipfel.cli.shards",
     "serve": "zipfel.cli.serve",
+    "corrections": "zipfel.cli.corrections",
+    "suggest": "zipfel.cli.suggest",
     "mcp": "zipfel.cli.mcp",
     "bench": "zipfel.cli.bench",
     "data": "zipfel.cli.data",
@@ -83,6 +89,15 @@ def summary(module: str, name: str) -> str:
 
 def main() -> None:
     """Run the command line. Errors in the input print one line and exit with code 2."""
+    try:
+        _run()
+    except SystemExit as stop:
+        if "zipfel.cli.ranks" in sys.modules:
+            sys.modules["zipfel.cli.ranks"].end(stop.code)
+        raise
+
+
+def _run() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs `finally` blocks: no half-written files
     try:
         app_for(next((word for word in sys.argv[1:] if not word.startswith("-")), None))()

@@ -12,18 +12,21 @@ import orjson
 import typer
 from rich.markup import escape
 
-from zipfel.choice import AUTO
+from zipfel.choice import AUTO, Choice
 from zipfel.cli import data
 from zipfel.cli.configured import Changes, ConfigFile, Name, Preset, configured
+from zipfel.cli.corrections import with_corrections
+from zipfel.cli.launch import is_launcher, launched
 from zipfel.cli.machine import Machine
 from zipfel.cli.options import Model, with_options
 from zipfel.cli.predict import Threshold
 from zipfel.cli.progress import Shown, span
+from zipfel.cli.ranks import joined
 from zipfel.cli.show import bar, console, print_table, say, warn
-from zipfel.data.dataset import Part, Propensity
+from zipfel.data.dataset import Dataset, Part, Propensity
 from zipfel.data.formats import TableSettings, read
 from zipfel.data.formats.files import write_bytes
-from zipfel.data.judged import Judged, filtered_of, judged
+from zipfel.data.judged import Judged, check_kind, filtered_of, judged
 from zipfel.data.labels import names_of
 from zipfel.data.splits import Preparation
 from zipfel.data.text import TextSettings
@@ -31,6 +34,7 @@ from zipfel.errors import INTERRUPTED, ConfigError
 from zipfel.evaluate import LEVELS, Report, metric_rows, ranked, read_predictions
 from zipfel.evaluate import evaluate as judge
 from zipfel.label_report import LabelReport
+from zipfel.metrics import frequencies
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from zipfel.tagger import Tagger
@@ -55,14 +59,14 @@ def plan(
     json: Json = None,
     format: data.From = None,
 ) -> None:
-    """Estimate memory, disk space and time of `zipfel train`, from a rehearsal of a few seconds on the data."""
+    """Estimate memory, disk space and time of a training run, by rehearsing it on the data for a few seconds."""
     from zipfel.plan import plan as planned
     from zipfel.plan import spoken_size
 
     device = machine.used().device
-    told = configured(context, set, config_file, model, preset)
+    asked = configured(context, set, config_file, model, preset)
     dataset = data.load(source, format, columns, preparation)
-    made = planned(dataset, told.model, told.preset, told.settings, told.text, device)
+    made = planned(dataset, asked.model, asked.preset, asked.settings, asked.text, device)
     if json is not None:
         _write_json(json, made.as_json())
     why = "" if made.why == "named" else f" ({made.why})"
@@ -94,29 +98,66 @@ def train(
     preset: Preset = "default",
     set: Changes = None,
     config_file: ConfigFile = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes on this machine that split the labels; each has one GPU, or its share of the cores."
+        ),
+    ] = None,
+    corrections: Annotated[
+        Path | None, typer.Option(help="Corrections to apply: the folder of `serve --corrections`, or a file.")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of resuming.")] = False,
     format: data.From = None,
 ) -> None:
-    """Train a model. Run the same command again to resume."""
-    from zipfel.fitting import unused_label_texts
-    from zipfel.tagger import Tagger
-    from zipfel.training.run import Run
+    """Train a model. Run the same command again to resume. On several machines, `torchrun -m zipfel train`."""
+    if workers is not None and is_launcher(workers):
+        raise typer.Exit(launched(workers))
+    with joined(machine) as (world, device):
+        from zipfel.fitting import check_split
+        from zipfel.models.base import settings_of
+        from zipfel.tagger import Tagger
+        from zipfel.training.run import Run
 
-    device = machine.used().device
-    told = configured(context, set, config_file, model, preset)
-    dataset = data.load(source, format, columns, preparation)
-    tagger = Tagger(told.model, told.preset, told.settings, told.text, device=device, seed=preparation.seed)
-    if told.model == AUTO:
-        choice, _ = tagger.choice(dataset)
+        def prepared() -> tuple[Tagger, Dataset]:
+            asked = configured(context, set, config_file, model, preset)
+            if world.splits and asked.model != AUTO:
+                named = Choice(asked.model, asked.preset, "named")
+                check_split(named, settings_of(asked.model, asked.preset, asked.settings), world.size)
+            dataset = with_corrections(data.load(source, format, columns, preparation), corrections)
+            tagger = Tagger(asked.model, asked.preset, asked.settings, asked.text, device=device, seed=preparation.seed)
+            _show_choice(tagger, dataset)
+            choice, settings = tagger.choice(dataset)
+            if world.splits:
+                check_split(choice, settings, world.size, dataset.sizes.labels)
+            return tagger, dataset
+
+        tagger, dataset = world.all(prepared)
+        shown = Shown()
+        with shown.bar:
+            run = Run(out / "run", preparation.seed, shown, world=world)
+            with run.opened(tagger.run_inputs(dataset), fresh):
+                tagger.fit_dataset(dataset, run)
+        world.first(lambda: tagger.save(out / "model", replace=True))
+        _show_outcome(tagger, out)
+    if tagger.outcome_.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _show_choice(tagger: Tagger, dataset: Dataset) -> None:
+    """Print which model is trained, where none was named, and whether it reads texts of labels, and mapped data."""
+    from zipfel.fitting import copied_data, unused_label_texts
+
+    choice, settings = tagger.choice(dataset)
+    if tagger.model == AUTO:
         say(f"model {choice.model}, preset {choice.preset} ({choice.why})")
-    if note := unused_label_texts(*tagger.choice(dataset), dataset):
+    if note := unused_label_texts(choice, settings, dataset):
         warn(f"warning: {note}")
-    shown = Shown()
-    with shown.bar:
-        run = Run(out / "run", preparation.seed, shown)
-        with run.opened(tagger.run_inputs(dataset), fresh):
-            tagger.fit_dataset(dataset, run)
-    tagger.save(out / "model", replace=True)
+    if note := copied_data(choice, settings, dataset):
+        warn(f"note: {note}")
+
+
+def _show_outcome(tagger: Tagger, out: Path) -> None:
     outcome = tagger.outcome_
     say(f"{out}: {outcome}")
     if tagger.calibration_ is not None:
@@ -125,7 +166,6 @@ def train(
         say(f"scores calibrated to probabilities on {about.points:,} held-out points ({about.method}): error {errors}")
     if outcome.interrupted:
         warn("stopped by Ctrl-C: the model is saved as it is; run the same command to resume")
-        raise typer.Exit(INTERRUPTED)
 
 
 def _write_json(path: Path, figures: dict[str, Any]) -> None:
@@ -224,6 +264,7 @@ def judged_of(tagger: Tagger | None, reading: Reading, part: str) -> Judged:
         dataset = data.load(path, format, columns, preparation)
         return Judged(dataset, "train" if part == "test" and dataset.test is None else part)
     dataset = read(path, columns.or_else(tagger.source_.columns), format)
+    check_kind(dataset, tagger.features_ is not None, path)
     about = judged(dataset, tagger.labels_, tagger.source_, part, preparation)
     data.announced(about.dataset)
     for line in about.lines():
@@ -252,7 +293,7 @@ def models(
         if name != AUTO:
             model_class(name)
     if AUTO in (names or [AUTO]):
-        rule = "chooses models by the data's size, its label texts and the device, and text features; the default"
+        rule = "chooses the model (by size, label texts and device) and the text features; the default"
         console.print(f"[bold]{AUTO}[/bold]: {rule}", soft_wrap=True)
     for name in names or model_names():
         if name == AUTO:
@@ -307,8 +348,9 @@ def show_report(report: Report, ks: list[int]) -> None:
         print_table(f"\n{level}", metric_rows(level.values, ks), lengths)
     most = max((piece.contribution for piece in report.bins), default=0) or 1
     pieces = [
-        (f"{piece.lowest:,} to {piece.highest:,} points per label", f"{piece.labels:,} labels",
+        (frequencies(piece.lowest, piece.highest), f"{piece.labels:,}",
          f"{piece.contribution:.2f}", bar(piece.contribution / most))
         for piece in report.bins
     ]  # fmt: skip
-    print_table(f"\nContribution to P@{ks[-1]} by label frequency", pieces, ("", "", "", "bar"))
+    columns = ("points per label (train)", "labels", f"P@{ks[-1]}", "bar")
+    print_table(f"\nContribution to P@{ks[-1]} by label frequency", pieces, columns)

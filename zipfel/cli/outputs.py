@@ -40,8 +40,8 @@ class Output:
 class Wanted:
     """The content of an output file. names: of labels.  k: maximum tags of a text.  columns: copied from the input.
 
-    layout: of a CSV file, one of LAYOUTS.  sep: between joined tags, if no label contains it.  kinds: types of the
-    columns; None: only their values tell.
+    titles: names that people see, by label, where labels have some.  layout: of a CSV file, one of LAYOUTS.
+    sep: between joined tags, if no label contains it.  kinds: types of the columns; None: derived from the values.
     """
 
     names: Sequence[str]
@@ -50,6 +50,7 @@ class Wanted:
     layout: str | None = None
     sep: str | None = None
     kinds: Mapping[str, type] | None = None
+    titles: Sequence[str] | None = None
 
 
 def output_of(out: Path, wanted: Wanted) -> Output:
@@ -69,8 +70,9 @@ def _jsonl(out: Path, wanted: Wanted) -> Output:
 
 def _parquet(out: Path, wanted: Wanted) -> Output:
     check_installed("writing Parquet", "tables", "pyarrow")
-    check_names(wanted.columns, ["tags", "scores", "known"])
-    return replace(_jsonl(out, wanted), finish=lambda part: write_parquet(out, part, wanted.columns, wanted.kinds))
+    check_names(wanted.columns, ["tags", "scores", "known", *(["titles"] if wanted.titles else [])])
+    return replace(_jsonl(out, wanted), finish=lambda part: write_parquet(
+        out, part, wanted.columns, wanted.kinds, titled=wanted.titles is not None))  # fmt: skip
 
 
 def _npz(out: Path, wanted: Wanted) -> Output:
@@ -88,52 +90,59 @@ def _table(out: Path, wanted: Wanted) -> Output:
     layout = wanted.layout or "wide"
     if layout not in LAYOUTS:
         raise ConfigError(f"--layout must be one of {', '.join(LAYOUTS)}; found {layout!r}")
-    pairs = [f"{name}_{rank}" for rank in range(1, wanted.k + 1) for name in ("label", "score")]
-    own = ["known", *{"wide": pairs, "tidy": ["rank", "label", "score"], "joined": ["tags", "scores"]}[layout]]
+    of_tag = ["label", *(["title"] if wanted.titles else []), "score"]
+    groups = [f"{name}_{rank}" for rank in range(1, wanted.k + 1) for name in of_tag]
+    joined = ["tags", *(["titles"] if wanted.titles else []), "scores"]
+    own = ["known", *{"wide": groups, "tidy": ["rank", *of_tag], "joined": joined}[layout]]
     check_names(wanted.columns, own)
     cells = {"wide": _side_by_side, "tidy": _one_row_a_tag, "joined": _joiner(wanted)}[layout]
 
     def encoded(rows: Sequence[Row], tagged: Tagged) -> bytes:
         lines = []
-        for row, tags, known in zip(rows, tagged.tags(), tagged.known.tolist(), strict=True):
+        for row, tags, known in zip(rows, tagged.items(), tagged.known.tolist(), strict=True):
             start = [*map(csv_text, row.kept.values()), str(known).lower()]
-            written = [(label, f"{score:.6g}") for label, score in tags]
-            lines += [[*start, *own_cells] for own_cells in cells(written, wanted.k)]
+            written = [[*(tag[name] for name in of_tag[:-1]), f"{tag['score']:.6g}"] for tag in tags]
+            lines += [[*start, *own_cells] for own_cells in cells(written, wanted.k * len(of_tag))]
         return _csv(lines)
 
     return Output(_csv([[*wanted.columns, *own]]), encoded)
 
 
-Tags = Sequence[tuple[str, str]]  # labels and scores of a text
+Tags = Sequence[Sequence[str]]  # labels, perhaps titles, and scores of a text
 
 
-def _side_by_side(tags: Tags, k: int) -> list[list[str]]:
+def _side_by_side(tags: Tags, width: int) -> list[list[str]]:
     """Return one row, padded with empty cells."""
-    return [[cell for pair in tags for cell in pair] + ["", ""] * (k - len(tags))]
+    row = [cell for tag in tags for cell in tag]
+    return [row + [""] * (width - len(row))]
 
 
-def _one_row_a_tag(tags: Tags, k: int) -> list[list[str]]:
-    return [[str(rank), label, score] for rank, (label, score) in enumerate(tags, start=1)]
+def _one_row_a_tag(tags: Tags, width: int) -> list[list[str]]:
+    return [[str(rank), *tag] for rank, tag in enumerate(tags, start=1)]
 
 
 def _joiner(wanted: Wanted) -> Callable[[Tags, int], list[list[str]]]:
     """Return a function that joins tags with a mark that no label contains; without such a mark, as a JSON list."""
     marks = [mark for mark in (wanted.sep, ";", "|") if mark is not None]
-    mark = next((mark for mark in marks if not any(mark in name for name in wanted.names)), None)
+    columns = [wanted.names, *([wanted.titles] if wanted.titles else [])]
+    joins = [next((mark for mark in marks if not any(mark in name for name in names)), None) for names in columns]
 
-    def joined(tags: Tags, k: int) -> list[list[str]]:
-        labels, scores = [label for label, _ in tags], [score for _, score in tags]
-        cell = json_line(labels).decode().strip() if mark is None else mark.join(labels)
-        return [[cell, (mark or ";").join(scores)]]
+    def joined(tags: Tags, width: int) -> list[list[str]]:
+        *words, scores = ([tag[place] for tag in tags] for place in range(len(joins) + 1))
+        cells = [
+            json_line(cell).decode().strip() if mark is None else mark.join(cell)
+            for cell, mark in zip(words, joins, strict=True)
+        ]
+        return [[*cells, (joins[0] or ";").join(scores)]]
 
     return joined
 
 
 def objects(rows: Sequence[Row], tagged: Tagged) -> Iterator[dict[str, Any]]:
     """Yield each document with its tags, and whether it has a known word, as JSON objects."""
-    for row, tags, known in zip(rows, tagged.tags(), tagged.known.tolist(), strict=True):
+    for row, tags, known in zip(rows, tagged.items(), tagged.known.tolist(), strict=True):
         kept = {name: json_value(value) for name, value in row.kept.items()}
-        yield {**kept, "tags": [tag._asdict() for tag in tags], "known": known}
+        yield {**kept, "tags": tags, "known": known}
 
 
 def _csv(rows: Any) -> bytes:

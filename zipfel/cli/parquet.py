@@ -17,11 +17,17 @@ NOTE = b"zipfel"  # key of a note in the metadata of a file
 
 
 def write_parquet(
-    out: Path, part: Path, columns: Sequence[str], kinds: Mapping[str, type] | None = None, note: bytes | None = None
+    out: Path,
+    part: Path,
+    columns: Sequence[str],
+    kinds: Mapping[str, type] | None = None,
+    note: bytes | None = None,
+    titled: bool = False,
 ) -> None:
     """Write Parquet from lines of JSON, as `--out tags.jsonl` has them; they are read block by block.
 
     kinds: types of the columns; None: they are read once more to find these.  note: kept in the file under NOTE.
+    titled: whether tags have titles.
     """
     import pyarrow
     import pyarrow.parquet
@@ -30,6 +36,8 @@ def write_parquet(
     seen = seen_kinds(part, columns) if kinds is None else {name: {kinds[name]} for name in columns}
     kinds = {name: kind_of(found) for name, found in seen.items()}
     lists = {"tags": pyarrow.list_(pyarrow.string()), "scores": pyarrow.list_(pyarrow.float32())}
+    if titled:
+        lists["titles"] = pyarrow.list_(pyarrow.string())
     own = {"known": pyarrow.bool_(), **lists}
     schema = pyarrow.schema({**{name: types[kind] for name, kind in kinds.items()}, **own})
     schema = schema if note is None else schema.with_metadata({NOTE: note})
@@ -40,6 +48,8 @@ def write_parquet(
                 values["known"] = [item["known"] for item in block]
                 values["tags"] = [[tag["label"] for tag in item["tags"]] for item in block]
                 values["scores"] = [[tag["score"] for tag in item["tags"]] for item in block]
+                if titled:
+                    values["titles"] = [[tag["title"] for tag in item["tags"]] for item in block]
                 writer.write_table(pyarrow.table(values, schema=schema))
         file.flush()
         os.fsync(file.fileno())

@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 from rich.markup import escape
 
-from zipfel.cli.inputs import STDIN, Input, Row, check_names, opened_input, texts_input
+from zipfel.cli.inputs import STDIN, Input, Row, check_has_texts, check_names, opened_input, texts_input
 from zipfel.cli.job.run import Running, tag_files
 from zipfel.cli.machine import Machine
 from zipfel.cli.options import Model, with_options
 from zipfel.cli.outputs import Wanted, objects, output_of
 from zipfel.cli.progress import counted
-from zipfel.cli.show import console, say, warn
+from zipfel.cli.show import console, named, say, warn
 from zipfel.cli.unfinished import unfinished
 from zipfel.config import Settings, setting
 from zipfel.data.formats.files import json_line, shortened
 from zipfel.errors import INTERRUPTED, ConfigError, DataError
 
 if TYPE_CHECKING:  # torch takes seconds to import
+    from zipfel.data.labels import LabelSpace
     from zipfel.tagger import Tagger
     from zipfel.tagging import Loaded, Request, Tagged
 
@@ -71,7 +72,7 @@ class Threshold(Settings):
 
 @dataclass(frozen=True)
 class Reading(Settings):
-    """How the file of texts is read; default: as in training."""
+    """Columns and encoding of the file of texts; default: as in training."""
 
     text: str | None = setting(None, "text columns of the file, such as title,body")
     keep: str | None = setting(
@@ -82,7 +83,7 @@ class Reading(Settings):
 
 @dataclass(frozen=True)
 class Writing(Settings):
-    """How the tags are written to a file."""
+    """Tags in a file."""
 
     layout: Literal["wide", "tidy", "joined"] | None = setting(
         None, "tags in a .csv file: wide (side by side, the default), tidy (a row for each tag) or joined (in one cell)"
@@ -98,7 +99,7 @@ def predict(
     machine: Machine,
     running: Running,
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT ...]", help="Texts, or - for lines of standard input.")
+        list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or - for lines of standard input.")
     ] = None,
     input: Annotated[str | None, typer.Option(help="File of texts: .txt (one per line), .jsonl, .csv, …")] = None,
     k: Annotated[int | None, typer.Option("--k", "-k", help="Maximum tags per text (5; with a threshold 50).")] = None,
@@ -116,6 +117,8 @@ def predict(
         texts, input = None, str(STDIN)
     if out is not None and input is None:
         raise ConfigError("--out needs --input, or - for standard input")
+    if input is not None:
+        check_has_texts(Path(input))
     if running.engine is not None:
         if out is None or input is None or input == str(STDIN) or writing.layout is not None:
             raise ConfigError("--engine needs --input and --out, a folder for Parquet files; it has no --layout")
@@ -132,7 +135,7 @@ def predict(
     check_names(source.columns if json else (), ["tags", "known"])
     for batch in batches(source.rows()):
         for row, item in zip(batch, objects(batch, work.tagged(batch)), strict=True):
-            sys.stdout.write(json_line(item).decode()) if json else _show(row, item)
+            sys.stdout.write(json_line(item).decode()) if json else _show(row, item, work.tagger.labels_)
 
 
 def _opened(work: Work, path: Path, reading: Reading) -> Input:
@@ -178,7 +181,8 @@ def _write(work: Work, path: Path, options: tuple[Reading, Writing], out: Path, 
     if path != STDIN and not path.is_file():
         raise DataError("cannot be read: no such file", path)
     source, names, sep = _opened(work, path, reading), work.tagger.classes_, work.tagger.source_.columns.sep
-    output = output_of(out, Wanted(names, work.width, source.columns, writing.layout, sep, source.kinds))
+    output = output_of(out, Wanted(names, work.width, source.columns, writing.layout, sep, source.kinds,
+                                   work.tagger.labels_.titles))  # fmt: skip
     inputs = {"model": work.seal, "input": _identity(path), "k": work.width, "threshold": str(work.wanted.threshold),
               **dataclasses.asdict(reading), **dataclasses.asdict(writing)}  # fmt: skip
     with unfinished(out, inputs, fresh) as file, counted(file.rows) as show:
@@ -204,12 +208,17 @@ def _identity(path: Path) -> str:
     return f"standard input of process {os.getpid()} at {time.time()}" if path == STDIN else checksum(path)
 
 
-def _show(row: Row, item: Mapping[str, Any]) -> None:
+def _show(row: Row, item: Mapping[str, Any], labels: LabelSpace) -> None:
     console.print(f"[bold]{escape(shortened(row.text, 60))}[/bold]", soft_wrap=True)
     if not item["known"]:
         say("  no known word; the most frequent labels are:")
+    shown = {tag["label"]: named(tag["label"], tag.get("title")) for tag in item["tags"]}
+    width = max(map(len, shown.values()), default=0)
     for tag in item["tags"]:
-        say(f"  {tag['score']:.3f}  {tag['label']}")
+        label = tag["label"]
+        text = "" if labels.texts is None or tag.get("title") else labels.texts[labels.live[label]].partition("\n")[0]
+        about = f"{label:<{width}}  {shortened(text, 60)}" if text not in ("", label) else shown[label]
+        say(f"  {tag['score']:.3f}  {about}")
 
 
 def batches(rows: Iterable[Item]) -> Iterator[list[Item]]:

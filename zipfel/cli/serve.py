@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,6 @@ import typer
 from zipfel.cli.options import with_options
 from zipfel.errors import ConfigError, check_installed
 from zipfel.server.settings import ServeSettings, Sources, named_folders
-from zipfel.server.signals import signals_wait
 
 
 @with_options
@@ -18,13 +18,17 @@ def serve(
     settings: ServeSettings,
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="MODEL ...", help="Models to serve: FOLDER or NAME=FOLDER.", show_default=False),
+        typer.Argument(metavar="MODEL", help="Models to serve: FOLDER or NAME=FOLDER.", show_default=False),
     ] = None,
     models_file: Annotated[
         Path | None, typer.Option(help="TOML file with the models, instead of MODEL; read again on SIGHUP.")
     ] = None,
 ) -> None:
     """Serve models over HTTP: POST /tag, /explain, /candidates, /ground; GET /labels, /models, /health, ..., /docs."""
+    if os.name != "posix":
+        raise ConfigError("zipfel serve needs Linux or macOS; on Windows, use WSL or a container")
+    from zipfel.server.signals import signals_wait
+
     with signals_wait():
         check_installed("zipfel serve", "serve", "fastapi", "httptools", "uvicorn")
         from zipfel.server.supervisor import serve as start

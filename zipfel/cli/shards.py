@@ -1,4 +1,4 @@
-"""`zipfel shard` and `zipfel merge`: change the number of files that a saved model's labels lie in."""
+"""`zipfel shard`, `merge`, `upgrade`: rewrite a saved model, in several files, in one, or as it is written today."""
 
 from __future__ import annotations
 
@@ -18,13 +18,28 @@ Count = Annotated[
 
 
 def shard(model: Model, out: Out, shards: Count) -> None:
-    """Write a saved model with its labels in several files, by ranges of labels; it ranks as before."""
+    """Split the labels of a saved model over several files; rankings stay the same."""
     _write(model, out, shards)
 
 
 def merge(model: Model, out: Out) -> None:
-    """Write a saved model that lies in several files with one file of weights; it ranks as before."""
+    """Join the files of a sharded model into one; rankings stay the same."""
     _write(model, out, 1)
+
+
+def upgrade(model: Model) -> None:
+    """Rewrite a model of an older version in this version's format, in one step; rankings stay the same."""
+    from zipfel import persistence
+    from zipfel.card import folder as cards
+
+    folder = persistence.located(model)
+    older = persistence.upgrade(folder)
+    card = folder / "README.md"
+    done = ["faster checksums added"] if older else []
+    if not card.exists():
+        cards.write(cards.card_of(folder), card)
+        done.append("card written")
+    say(f"{model}: {', '.join(done) or 'already in the format of this version'}")
 
 
 def _write(model: Path, out: Path, count: int) -> None:

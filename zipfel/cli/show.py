@@ -28,13 +28,22 @@ def warn(line: str) -> None:
     say(line, warnings)
 
 
+def named(label: str, title: str | None) -> str:
+    """Return a label as people see it: its title with the label behind it, or the label alone.
+
+    >>> named("http://a.org/7", "cats"), named("cats", None)
+    ('cats <http://a.org/7>', 'cats')
+    """
+    return label if title in (None, label) else f"{title} <{label}>"
+
+
 def print_table(title: str, rows: Iterable[Sequence[str]], columns: Sequence[str] = ("", "")) -> None:
-    """Print a table: first column text, the others numbers, except one called "bar"."""
+    """Print a table: first column text, the others numbers, except one called "bar", whose head is empty."""
     console.print(f"[bold]{title}[/bold]", soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for number, name in enumerate(columns):
         left = number == 0 or name == "bar"
-        table.add_column(name, justify="left" if left else "right", no_wrap=number > 0)
+        table.add_column("" if name == "bar" else name, justify="left" if left else "right", no_wrap=number > 0)
     table.show_header = any(name not in ("", "bar") for name in columns)
     for row in rows:
         table.add_row(*row)

@@ -50,11 +50,11 @@ def tune(
     check_installed("a search for settings", "tune", "optuna", "matplotlib")  # before anything is read
     seconds_of(budget)
     device = machine.used().device
-    told = configured(context, set, config_file, model, preset)
+    asked = configured(context, set, config_file, model, preset)
     dataset = data.load(source, format, columns, preparation)
     from zipfel.tagger import Tagger
 
-    tagger = Tagger(told.model, told.preset, told.settings, told.text, device=device, seed=preparation.seed)
+    tagger = Tagger(asked.model, asked.preset, asked.settings, asked.text, device=device, seed=preparation.seed)
     choice = tagger.choice(dataset)[0].main
     why = "" if choice.why == "named" else f" ({choice.why})"
     say(f"model {choice.model}, preset {choice.preset}{why}")

@@ -18,6 +18,7 @@ from zipfel.errors import DataError
 MARKS = ";|,"  # that often separate labels
 _ITEM = re.compile(r"""(u?'(?:[^'\\]|\\.)*'|u?"(?:[^"\\]|\\.)*"|[^\s,'"]+)\s*(,?)\s*""", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_URIS = re.compile(r"<[^<>\s]+:[^<>\s]*>(\s+<[^<>\s]+:[^<>\s]*>)*|https?://[^<>\s]+(\s+https?://[^<>\s]+)+")
 _WORDS = {"nan": None, "None": None, "NaT": None, "<NA>": None, "True": True, "False": False}
 
 
@@ -28,12 +29,26 @@ def label_names(cell: Any, sep: str | None) -> list[str]:
     (['a', 'b', 'c'], ['a; b'], ['a', 'b'], [])
     >>> label_names("['a' 'b']", None), label_names([2.0, " a ", "", float("nan")], None)
     (['a', 'b'], ['2', 'a'])
+
+    URIs with blanks between them are a list, and subjects as Annif writes them are objects with a URI or a name.
+
+    >>> label_names("<http://a> <http://b>", None), label_names([{"uri": "http://a", "label": "A"}, {"label": "B"}], "")
+    (['http://a', 'http://b'], ['http://a', 'B'])
     """
+    if isinstance(cell, str) and cell.startswith(("<", "http")) and _URIS.fullmatch(cell.rstrip()):
+        cell = [uri.removeprefix("<").removesuffix(">") for uri in cell.split()]
     if isinstance(cell, str) and cell.startswith("[") and cell.endswith("]"):
         cell = _parsed_list(cell)
     if isinstance(cell, str) and sep is not None:
         cell = cell.split(sep)
-    return [name for item in (cell if is_list(cell) else [cell]) if (name := label_name(item))]
+    return [name for item in (cell if is_list(cell) else [cell]) if (name := label_name(_subject(item)))]
+
+
+def _subject(item: Any) -> Any:
+    """Return the URI, else the name, of a subject that is an object; any other item as it is."""
+    if isinstance(item, dict) and item.keys() <= {"uri", "label"} and item:
+        return item.get("uri") or item.get("label")
+    return item
 
 
 def is_list(cell: Any) -> bool:

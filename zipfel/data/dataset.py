@@ -12,15 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse, sparray, spmatrix
 
+from zipfel.data.disk import counts_of, roomy, row_pieces, taken
 from zipfel.errors import DataError
-from zipfel.types import Sizes, matrix_problem, stored
+from zipfel.types import Sizes, matrix_problem, pieces, stored
 
-if TYPE_CHECKING:  # which imports this module
+if TYPE_CHECKING:  # which import this module
     from zipfel.data.hierarchy import Hierarchy
+    from zipfel.data.text import TextFeatures
 
 Texts = Mapping[str, Sequence[str]]  # field -> one text per row, such as {"title": [...], "content": [...]}
 Rows = NDArray[np.int64]
 Item = TypeVar("Item")
+SAME_POINTS = (
+    "test and validation hold the same points, so that choices made on validation would be made on test; "
+    "remove one of them"
+)
 
 
 class Propensity(NamedTuple):
@@ -57,8 +63,20 @@ class Columns:
 class Part:
     """Points of one part of a data set: features or texts (or both), labels, and filtered pairs.
 
-    Y: [points, labels], 1 where a point has the label.  X: [points, features].
-    filtered: [points, labels], stores the pairs to ignore because the document is that label; Y never has them.
+    Args:
+        Y: [points, labels], 1 where a point has the label.
+        X: [points, features].
+        texts: by field, one for each point, such as {"title": [...], "content": [...]}.
+        uids: names of points.
+        filtered: [points, labels], stores the pairs to ignore because the document is that label; Y never has them.
+        others: further columns of a table, where they are kept.
+        vectors: fields of vectors beside the texts, [points, width] each.
+        weights: how often training draws a point, 1 on average; None: each equally.
+
+    Example:
+        >>> part = Part(csr_array([[1, 0], [0, 1]]), texts={"text": ["red apple", "fast car"]})
+        >>> len(part), part.take(np.array([1])).texts
+        (2, {'text': ['fast car']})
     """
 
     Y: csr_array
@@ -95,10 +113,22 @@ class Part:
         return int(self.Y.shape[0])
 
     def take(self, rows: Rows) -> Part:
-        """Return the points of `rows`, in that order."""
+        """Return some of the points.
+
+        Args:
+            rows: their numbers, in the order wanted.
+
+        Returns:
+            A part with these points only.
+
+        Example:
+            >>> part = Part(csr_array([[1, 0], [0, 1]]), uids=["a", "b"])
+            >>> part.take(np.array([1])).uids
+            ['b']
+        """
         return Part(
-            Y=self.Y[rows],
-            X=None if self.X is None else self.X[rows],
+            Y=taken(self.Y, rows),
+            X=None if self.X is None else taken(self.X, rows),
             texts=None if self.texts is None else {name: pick(t, rows) for name, t in self.texts.items()},
             uids=None if self.uids is None else pick(self.uids, rows),
             filtered=None if self.filtered is None else self.filtered[rows],
@@ -113,7 +143,19 @@ class Part:
         return len(self) if self.weights is None else self.weights
 
     def with_labels(self, kept: Rows) -> Part:
-        """Return the same points with only the labels `kept`, renumbered 0, 1, ..."""
+        """Return the same points with some of the labels.
+
+        Args:
+            kept: ids of labels; they are renumbered 0, 1, ... in this order.
+
+        Returns:
+            A part with these labels only; points may be left without any.
+
+        Example:
+            >>> Part(csr_array([[1, 0], [0, 1]])).with_labels(np.array([1])).Y.toarray()
+            array([[0.],
+                   [1.]], dtype=float32)
+        """
         filtered = None if self.filtered is None else self.filtered[:, kept]
         return dataclasses.replace(self, Y=self.Y[:, kept], filtered=filtered)
 
@@ -122,7 +164,26 @@ class Part:
 class Dataset:
     """The train part, optional test and validation parts, and names, texts and features of labels.
 
-    Z: [labels, features], the label texts as features.  notes: entries merged, points held out, labels dropped.
+    Args:
+        train: the points to learn from.
+        test: the points to evaluate on.
+        validation: the points to make choices on; `Tagger` holds out a share of train where there are none.
+        name: what to call it.
+        label_names: by id.
+        label_texts: by field, one for each label.
+        Z: [labels, features], the label texts as features.
+        feature_names: by id.
+        propensity: constants A and B of the propensity model.
+        notes: entries merged, points held out, labels dropped.
+        columns: how a table was read; None if it was none.
+        trained_on: counts, where a model is judged that was trained on more than `train`.
+        hierarchy: parents of labels.
+        vocabulary: made X of texts, where X is all that is kept of them.
+
+    Example:
+        >>> part = Part(csr_array([[1, 0], [0, 1]]), texts={"text": ["red apple", "fast car"]})
+        >>> Dataset(part, label_names=["fruit", "car"]).sizes
+        Sizes(points=2, features=0, labels=2)
     """
 
     train: Part
@@ -138,6 +199,7 @@ class Dataset:
     columns: Columns | None = None  # of the table; None if it was none
     trained_on: TrainedOn | None = None  # where a model is judged that was trained on more than `train`
     hierarchy: Hierarchy | None = None  # of the labels
+    vocabulary: TextFeatures | None = None  # that made X of texts, where X is all that is kept of them
 
     def __post_init__(self) -> None:
         """Check that the parts agree in labels, features and text fields, and that test and validation differ."""
@@ -161,10 +223,7 @@ class Dataset:
         for name, texts in (self.label_texts or {}).items():
             _equal(f"label texts of {name!r}", len(texts), "labels", labels)
         if self.test is not None and self.validation is not None and same_points(self.test, self.validation):
-            raise DataError(
-                "test and validation hold the same points, so that choices made on validation would be made on test; "
-                "remove one of them"
-            )
+            raise DataError(SAME_POINTS)
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -183,14 +242,38 @@ class Dataset:
         """Number of train points of each label, [labels]."""
         if self.trained_on is not None:
             return self.trained_on.counts
-        return np.bincount(self.train.Y.indices, minlength=self.sizes.labels)
+        return counts_of(self.train.Y)
 
     def label_name(self, label: int) -> str:
-        """Return the name of a label, or its id if there are no names."""
+        """Return the name of a label, or its id if there are no names.
+
+        Args:
+            label: its id.
+
+        Returns:
+            A string in both cases.
+
+        Example:
+            >>> part = Part(csr_array([[1, 0]]))
+            >>> Dataset(part).label_name(1), Dataset(part, label_names=["fruit", "car"]).label_name(1)
+            ('1', 'car')
+        """
         return str(label) if self.label_names is None else self.label_names[label]
 
     def with_labels(self, kept: Rows) -> Dataset:
-        """Return the same points with only the labels `kept`, renumbered 0, 1, ..."""
+        """Return the same points with some of the labels, in all parts.
+
+        Args:
+            kept: ids of labels; they are renumbered 0, 1, ... in this order.
+
+        Returns:
+            A data set with these labels, their names and texts; points may be left without any label.
+
+        Example:
+            >>> dataset = Dataset(Part(csr_array([[1, 0], [0, 1]])), label_names=["fruit", "car"])
+            >>> dataset.with_labels(np.array([1])).label_names
+            ['car']
+        """
         texts = None if self.label_texts is None else {f: pick(t, kept) for f, t in self.label_texts.items()}
         return self.with_parts(
             lambda part: part.with_labels(kept),
@@ -200,7 +283,20 @@ class Dataset:
         )
 
     def with_parts(self, change: Callable[[Part], Part], **others: Any) -> Dataset:
-        """Return the data set with `change` applied to every part, and the attributes in `others` replaced."""
+        """Return the data set with every part changed.
+
+        Args:
+            change: takes a part and returns another.
+            others: attributes of the data set to replace too.
+
+        Returns:
+            A new data set, which is checked again.
+
+        Example:
+            >>> dataset = Dataset(Part(csr_array([[1, 0], [0, 1]])))
+            >>> dataset.with_parts(lambda part: part.take(np.array([0])), name="first").sizes.points
+            1
+        """
         parts: dict[str, Any] = {name: change(part) for name, part in self.parts.items()}
         return dataclasses.replace(self, **parts, **others)
 
@@ -226,12 +322,12 @@ def fingerprint(dataset: Dataset, parts: Iterable[Part]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     matrices = [dataset.Z]
     for part in parts:
-        digest.update(fingerprints(part).tobytes())
+        digest.update(fingerprints(part).data)
         digest.update(b"" if part.weights is None else part.weights.tobytes())
         matrices += [part.Y, part.filtered, *(part.vectors or {}).values()]
     for matrix in matrices:
         for numbers in () if matrix is None else (matrix.indptr, matrix.indices, matrix.data):
-            digest.update(numbers.tobytes())
+            digest.update(np.ascontiguousarray(numbers).data)
         digest.update(b"|")
     digest.update(_digest(tuple(dataset.label_names or ())))
     for name, texts in sorted((dataset.label_texts or {}).items()):
@@ -247,10 +343,12 @@ def fingerprints(part: Part) -> NDArray[np.uint64]:
         return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
     if part.X is None:
         raise DataError("the points have neither texts nor features")
-    values = part.X.data.view(np.uint32).astype(np.uint64)
-    terms = mixed(mixed(part.X.indices.astype(np.uint64)) ^ values)
-    sums = np.cumsum(np.append(np.zeros(1, np.uint64), terms), dtype=np.uint64)  # mod 2^64: differences are exact
-    return mixed(sums[part.X.indptr[1:]] - sums[part.X.indptr[:-1]])
+    prints = roomy(len(part), np.uint64)
+    for piece, X in row_pieces(part.X):
+        terms = mixed(mixed(X.indices.astype(np.uint64)) ^ X.data.view(np.uint32).astype(np.uint64))
+        sums = np.cumsum(np.append(np.zeros(1, np.uint64), terms), dtype=np.uint64)  # mod 2^64: differences are exact
+        prints[piece] = mixed(sums[X.indptr[1:]] - sums[X.indptr[:-1]])
+    return prints
 
 
 def _digest(texts: tuple[str, ...]) -> bytes:
@@ -282,10 +380,10 @@ def _fields(part: Part) -> list[str]:
 def _labels(name: str, matrix: csr_array | spmatrix | sparray) -> csr_array:
     """Return label pairs as a canonical CSR array of ones."""
     matrix = _canonical(name, matrix)
-    if (matrix.data < 0).any():
-        row = first_row(matrix, matrix.data < 0)
+    row = _first(matrix, lambda values: values < 0)
+    if row is not None:
         raise DataError(f"{name} has a negative value in row {row}; labels must be positive")
-    if not (matrix.data == 1).all():
+    if _first(matrix, lambda values: values != 1) is not None:
         matrix = csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
     return matrix
 
@@ -303,13 +401,22 @@ def _canonical(name: str, matrix: csr_array | spmatrix | sparray) -> csr_array:
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
-    if not np.isfinite(matrix.data).all():
-        row = first_row(matrix, ~np.isfinite(matrix.data))
+    row = _first(matrix, lambda values: ~np.isfinite(values))
+    if row is not None:
         raise DataError(f"row {row} of {name} has a value that is not a finite float32 number, such as NaN")
     if not matrix.data.all():
         matrix = matrix.copy()
         matrix.eliminate_zeros()
     return matrix
+
+
+def _first(matrix: csr_array, wrong: Callable[[NDArray[np.float32]], NDArray[np.bool_]]) -> int | None:
+    """Return the first row with a stored value that is `wrong`; None if there is none."""
+    for piece in pieces(len(matrix.data)):
+        flags = wrong(matrix.data[piece])
+        if flags.any():
+            return int(np.searchsorted(matrix.indptr, piece.start + np.argmax(flags), side="right")) - 1
+    return None
 
 
 def first_row(matrix: csr_array, wrong: NDArray[np.bool_]) -> int:

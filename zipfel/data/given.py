@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 
 from zipfel.data.cells import checked_name, half_of_pair, is_list, label_names
 from zipfel.data.dataset import Dataset, Part
+from zipfel.data.formats.concepts import Thesaurus
 from zipfel.data.formats.parents import given_parents
 from zipfel.data.formats.sparse_text import matrix_of as csr_of
 from zipfel.data.formats.table import TableSettings, read_label_texts, separator_hint
@@ -38,9 +39,9 @@ def dataset_of(
     X: texts (a list, a series, lists by field, a data frame) or features (a matrix, a frame of numbers, vectors); a
     field may hold vectors beside texts.
     y: lists of names, a series of lists or of strings, an indicator frame, or a matrix.  label_texts: by label name, as
-    a dict, a series or a frame.  label_names: of the columns of a matrix.  sep: separator of labels in a string.
-    parents: of labels, as a dict, a series or a frame.  ancestors: as in `with_hierarchy`.  weights: of points; those
-    with weight 0 are left out, with tags that no other point has.
+    a dict, a series, a frame or a `Thesaurus`, which brings parents too.  label_names: of the columns of a matrix.
+    sep: separator of labels in a string.  parents: of labels, as a dict, a series or a frame.  ancestors: as in
+    `with_hierarchy`.  weights: of points; those with weight 0 are left out, with tags that no other point has.
     """
     fields = label_texts_of(label_texts)
     described = {name for texts in fields.values() for name in texts}
@@ -56,6 +57,8 @@ def dataset_of(
     part = weighted(Part(Y, X=X if texts is None else None, texts=texts, vectors=vectors or None), given)
     columns = {field: [texts.get(name, "") for name in names] for field, texts in fields.items()}
     dataset = Dataset(part, label_names=names, label_texts=columns if described else None)
+    if parents is None and isinstance(label_texts, Thesaurus) and label_texts.hierarchy is not None:
+        return with_hierarchy(dataset, label_texts.hierarchy, ancestors)
     if parents is None and not ancestors:
         return dataset
     return with_hierarchy(dataset, given_parents({} if parents is None else parents, sep), ancestors)
@@ -205,10 +208,12 @@ def _spans(matrix: csr_array) -> Iterable[tuple[int, int]]:
 def label_texts_of(given: Any) -> dict[str, dict[str, str]]:
     """Return label texts by field and name.
 
-    given: a dict; a series of pandas with names as its index; or a frame with names in its first column.
+    given: a dict; a series of pandas with names as its index; a frame with names in its first column; or a thesaurus.
     """
     if given is None:
         return {}
+    if isinstance(given, Thesaurus):
+        return given.by_field()
     if is_frame(given):
         names, fields = read_label_texts(TableSettings(label_texts=given))
         if not fields:

@@ -29,12 +29,15 @@ class Hierarchy:
 
     parents: Mapping[str, Sequence[str]]  # of the labels that have any
     filled: bool = False  # whether points have the ancestors of their labels too
+    implied: bool = (
+        True  # whether a label implies those above it, which then score at least as much; not in a thesaurus
+    )
 
     @classmethod
-    def of(cls, parents: Mapping[str, str | Iterable[str]], filled: bool = False) -> Hierarchy:
+    def of(cls, parents: Mapping[str, str | Iterable[str]], filled: bool = False, implied: bool = True) -> Hierarchy:
         """Return a hierarchy of one parent or several for each label; raise DataError if it has a cycle."""
         listed = {str(name): (given,) if isinstance(given, str) else given for name, given in parents.items()}
-        made = cls({name: tuple(dict.fromkeys(map(str, several))) for name, several in listed.items()}, filled)
+        made = cls({name: tuple(dict.fromkeys(map(str, several))) for name, several in listed.items()}, filled, implied)
         _ = made.order
         return made
 
@@ -44,7 +47,7 @@ class Hierarchy:
         try:
             return list(TopologicalSorter(self.parents).static_order())
         except CycleError as error:
-            cycle = [f"{name!r:.40}" for name in error.args[1]]
+            cycle = [f"{name!r:.80}" for name in error.args[1]]
             shown = ARROW.join(cycle if len(cycle) <= 8 else [*cycle[:7], "…", cycle[-1]])
             raise DataError(f"the hierarchy of labels has a cycle: {shown}; remove one of these parents") from None
 
@@ -84,7 +87,7 @@ class Hierarchy:
 
     def merged(self, other: Hierarchy | None) -> Hierarchy:
         """Return this hierarchy with the parents of another, which replace those of the same label."""
-        return self if other is None else Hierarchy.of({**self.parents, **other.parents}, self.filled)
+        return self if other is None else Hierarchy.of({**self.parents, **other.parents}, self.filled, self.implied)
 
     def renamed(self, names: Mapping[str, str]) -> Hierarchy:
         """Return the hierarchy with other names for some labels."""
@@ -92,6 +95,7 @@ class Hierarchy:
             {names.get(name, name): [names.get(parent, parent) for parent in given]
              for name, given in self.parents.items()},
             self.filled,
+            self.implied,
         )  # fmt: skip
 
     def membership(self, names: Sequence[str], nodes: Sequence[str]) -> csr_array:
@@ -137,7 +141,7 @@ def with_hierarchy(dataset: Dataset, hierarchy: Hierarchy, ancestors: bool = Fal
     missing = sum(name not in kept.levels for name in names)
     note = [f"{missing} of {len(names)} labels are not in the hierarchy"] if missing else []
     notes = tuple(dict.fromkeys((*dataset.notes, *note)))
-    kept = dataclasses.replace(kept, filled=ancestors)
+    kept = dataclasses.replace(kept, filled=ancestors, implied=kept.implied or ancestors)
     dataset = dataclasses.replace(dataset, hierarchy=kept, label_names=names, notes=notes)
     return _filled(dataset, kept, names) if ancestors else dataset
 

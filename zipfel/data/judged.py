@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +53,16 @@ class Judged(NamedTuple):
         """Return the counts that are not 0."""
         names = ("points used in training", "points left out", "unknown labels", "tags of unknown labels")
         return {name: n for name, n in zip(names, (self.learned, self.left_out, *self.unseen), strict=True) if n}
+
+
+def check_kind(dataset: Dataset, reads_texts: bool, path: Path) -> None:
+    """Check that a data set has what a model reads: texts, or else features."""
+    train = dataset.train
+    if reads_texts and train.texts is None:
+        texts = "the texts that these were made of" if dataset.vocabulary is not None else "a data set with texts"
+        raise DataError(f"has features, but the model reads texts; give {texts}", path)
+    if not reads_texts and train.X is None:
+        raise DataError("has texts, but the model reads the features of a matrix; give a data set with features", path)
 
 
 def judged(dataset: Dataset, labels: LabelSpace, source: Source, part: str, preparation: Preparation) -> Judged:
@@ -115,7 +126,7 @@ def _unlearned(dataset: Dataset, source: Source, whole: bool) -> tuple[Dataset, 
     learned = source.learned(points)
     if learned.all() and not whole:
         raise DataError(f"the model was trained on all {len(points)} points of {dataset.name}; "
-                        "give it others, or judge these all the same with --holdout 0")  # fmt: skip
+                        "give other data, or evaluate on these points anyway with --holdout 0")  # fmt: skip
     test = points if whole else points.take(np.flatnonzero(~learned))
     train = points.take(np.flatnonzero(learned))
     return dataclasses.replace(dataset, train=train, test=test), len(points) - len(test)

@@ -20,6 +20,10 @@ from zipfel.data.phrases import Phrases
 from zipfel.errors import ConfigError, DataError, did_you_mean
 from zipfel.types import Ids, Ranking, Scores
 
+TITLE, NOTATION = (
+    "prefLabel",
+    "notation",
+)  # fields of label texts: the name that people see, also with a language (prefLabel@en)
 COMPARED = 10_000  # labels that an unknown name is compared with: a million would take long
 
 
@@ -33,6 +37,9 @@ class LabelSpace:
     removed: tuple[int, ...] = ()  # ids that are never predicted again
     points: int = 0  # training points; 0 where a saved model does not say
     hierarchy: Hierarchy | None = None
+    titles: list[str] | None = None  # names that people see, where labels are URIs; None where no label has one
+    notations: list[str] | None = None
+    language: str = ""  # of the titles, such as en
 
     @classmethod
     def of(cls, dataset: Dataset) -> LabelSpace:
@@ -55,6 +62,18 @@ class LabelSpace:
         """The names and synonyms of the labels that can be predicted, to find labels by; made on first use."""
         return Phrases.of(self.live, self.texts or [""] * len(self))
 
+    def title(self, name: str) -> str:
+        """Return the name that people see for a label: its title, or else its own name."""
+        label = self.live.get(name)
+        return name if self.titles is None or label is None else self.titles[label] or name
+
+    def named(self, title: str) -> str:
+        """Return the label whose title this is; the title itself if it is a label, or the title of none or several."""
+        if self.titles is None or title in self.live:
+            return title
+        found = [name for name, label in self.live.items() if self.titles[label] == title]
+        return found[0] if len(found) == 1 else title
+
     def paths(self, name: str) -> list[list[str]]:
         """Return the paths from the top of the hierarchy to a label; none if it has no parent."""
         return [] if self.hierarchy is None or not self.hierarchy.parents.get(name) else self.hierarchy.paths(name)
@@ -73,7 +92,7 @@ class LabelSpace:
 
         filtered: pairs [points, labels] that must not be ranked.
         """
-        if self.hierarchy is None:
+        if self.hierarchy is None or not self.hierarchy.implied:
             return ranking
         membership, order = self._downwards
         raised = spread(ranking, membership, None if filtered is None else csr_array(filtered[:, order]))
@@ -142,7 +161,23 @@ class LabelSpace:
         points = self.points + len(dataset.train) if self.points or not any(self.counts) else 0
         hierarchy = dataset.hierarchy if self.hierarchy is None else self.hierarchy.merged(dataset.hierarchy)
         texts_now = merged if texts or self.texts else None
-        return replace(self, counts=totals, texts=texts_now, points=points, hierarchy=hierarchy)
+        return replace(
+            self, counts=totals, texts=texts_now, points=points, hierarchy=hierarchy, **self._titled(dataset)
+        )
+
+    def _titled(self, dataset: Dataset) -> dict[str, Any]:
+        """Return the titles, notations and language that the label texts of a data set bring; they replace old ones."""
+        changed: dict[str, Any] = {}
+        for attribute, field in (("titles", TITLE), ("notations", NOTATION)):
+            own = next((name for name in dataset.label_texts or {} if name.partition("@")[0] == field), None)
+            if own is None:
+                continue
+            given = dict(zip(names_of(dataset), (dataset.label_texts or {})[own], strict=True))
+            old = getattr(self, attribute) or [""] * len(self)
+            changed[attribute] = [given.get(name) or text for name, text in zip(self.unique_names, old, strict=True)]
+            if field == TITLE:
+                changed["language"] = own.partition("@")[2] or self.language
+        return changed
 
     def described(self, texts: Mapping[str, str]) -> LabelSpace:
         """Return the labels with new ones appended, which have a text and no points."""
@@ -154,7 +189,10 @@ class LabelSpace:
     def _appended(self, names: list[str], texts: list[str] | None) -> LabelSpace:
         old = self.texts if texts is None else self.texts or [""] * len(self)
         more = None if old is None else [*old, *(texts or [""] * len(names))]
-        return replace(self, names=[*self.names, *names], counts=[*self.counts, *[0] * len(names)], texts=more)
+        none = [""] * len(names)
+        titles, notations = (old and [*old, *none] for old in (self.titles, self.notations))
+        counts = [*self.counts, *[0] * len(names)]
+        return replace(self, names=[*self.names, *names], counts=counts, texts=more, titles=titles, notations=notations)
 
     def without(self, names: Iterable[str]) -> LabelSpace:
         """Return the labels with some removed."""
@@ -191,7 +229,10 @@ class LabelSpace:
     def as_json(self) -> dict[str, Any]:
         """Return the labels as JSON."""
         document = dataclasses.asdict(self)
-        return document if self.hierarchy else {key: value for key, value in document.items() if key != "hierarchy"}
+        if self.hierarchy is not None and self.hierarchy.implied:
+            del document["hierarchy"]["implied"]
+        seldom = ("hierarchy", "titles", "notations", "language")
+        return {key: value for key, value in document.items() if value or key not in seldom}
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> LabelSpace:
@@ -203,6 +244,10 @@ class LabelSpace:
         sizes = [len(column) for column in columns]
         if len({*sizes}) > 1:
             raise DataError(f"labels.json has {sizes[0]} names, {sizes[1]} counts and {sizes[2]} texts")
+        for kind in ("titles", "notations"):
+            column = getattr(labels, kind)
+            if column is not None and (len(column) != len(labels) or not all(isinstance(text, str) for text in column)):
+                raise DataError(f"labels.json: expected {len(labels)} {kind} that are text")
         if not all(isinstance(name, str) for name in labels.names):
             raise DataError("labels.json: the name of a label is not text")
         if not all(0 <= label < len(labels) for label in labels.removed):

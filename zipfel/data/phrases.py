@@ -64,8 +64,9 @@ class Match(NamedTuple):
 class Phrases:
     """The names of labels, and which of them have each piece."""
 
-    names: list[str]  # as tokens; several of a label
+    names: list[str]  # as tokens; those of a label follow each other
     owners: NDArray[np.int64]  # the label of each name
+    labels: int  # their number, removed ones included
     idf: NDArray[np.float32]  # [pieces]
     postings: csr_array  # [pieces, names], cosines' summands
 
@@ -81,7 +82,8 @@ class Phrases:
         frequency = np.bincount(bags.indices, minlength=1 << BITS)
         idf = np.log((1 + len(names)) / (1 + frequency)).astype(np.float32) + 1
         bags = _weighted(bags, idf)
-        return cls(names, np.array([label for label, _ in rows], dtype=np.int64), idf, csr_array(bags.T))
+        owners = np.array([label for label, _ in rows], dtype=np.int64)
+        return cls(names, owners, len(texts), idf, csr_array(bags.T))
 
     def search(self, phrase: str, most: int) -> list[Match]:
         """Return up to `most` names that look most like a phrase, best first."""
@@ -99,22 +101,30 @@ class Phrases:
         return 1 + math.log((1 + len(self.names)) / (1 + self._word_counts.get(word, 0)))
 
     @cached_property
-    def _by_stems(self) -> dict[tuple[str, ...], list[int]]:
-        found: dict[tuple[str, ...], list[int]] = {}
-        for name, label in zip(self.names, self.owners.tolist(), strict=True):
-            same = found.setdefault(_stems(name.split()), [])
-            if label not in same:
-                same.append(label)
-        return found
+    def _by_stem(self) -> tuple[dict[str, int], csr_array]:
+        """Numbers of stems, and the share of each name that a stem is, weighted by rarity, [stems, names]."""
+        numbers: dict[str, int] = {}
+        rows = [[numbers.setdefault(stem, len(numbers)) for stem in {*_stems(name.split())}] for name in self.names]
+        names = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+        stems = np.array([stem for row in rows for stem in row], dtype=np.int64)
+        rarity = 1 + np.log((1 + len(rows)) / (1 + np.bincount(stems, minlength=len(numbers))))
+        totals = np.bincount(names, rarity[stems], minlength=len(rows))
+        shares = (rarity[stems] / totals[names]).astype(np.float32)
+        return numbers, csr_array((shares, (stems, names)), shape=(len(numbers), len(rows)))
 
-    def mentioned(self, text: str) -> dict[int, int]:
-        """Return the labels whose names occur in a text, singular or plural, and the words of the longest such name."""
-        stems, found = _stems(tokenize(text)), dict[int, int]()
-        for length in range(1, NAME_WORDS + 1):
-            for start in range(len(stems) - length + 1):
-                for label in self._by_stems.get(stems[start : start + length], ()):
-                    found[label] = length
-        return found
+    def coverage(self, text: str) -> NDArray[np.float32]:
+        """Return for each label the largest share of a name whose words a text has, weighted by rarity, [labels].
+
+        Words count in singular and plural; their order does not matter. Labels without a name have 0.
+        """
+        numbers, shares = self._by_stem
+        stems = np.array([numbers[stem] for stem in {*_stems(tokenize(text))} if stem in numbers], dtype=np.int64)
+        covered = self._summed(shares, stems, np.ones(len(stems), dtype=np.float32))
+        best = np.zeros(self.labels, dtype=np.float32)
+        if len(self.names):
+            first = np.flatnonzero(np.diff(self.owners, prepend=-1))
+            best[self.owners[first]] = np.maximum.reduceat(covered, first)
+        return best
 
     def _cosines(self, words: str) -> NDArray[np.float32]:
         """Return the cosine of each name with a phrase of tokens, [names]."""
@@ -122,14 +132,20 @@ class Phrases:
         query = csr_array((np.ones(len(pieces), np.float32), (np.zeros(len(pieces), int), pieces)), (1, 1 << BITS))
         query.sum_duplicates()
         query = _weighted(query, self.idf)
-        starts, ends = self.postings.indptr[query.indices], self.postings.indptr[query.indices + 1]
-        rarest = np.argsort(ends - starts, kind="stable")
-        kept = rarest[np.cumsum((ends - starts)[rarest]) <= POSTINGS]
-        rows = [self.postings.indices[starts[piece] : ends[piece]] for piece in kept]
-        values = [self.postings.data[starts[piece] : ends[piece]] * query.data[piece] for piece in kept]
-        if not rows:
+        return self._summed(self.postings, query.indices, query.data)
+
+    def _summed(
+        self, postings: csr_array, rows: NDArray[np.int64], weights: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return the weighted sum of some rows of `postings` [rows, names], the shortest ones up to POSTINGS cells."""
+        starts, ends = postings.indptr[rows], postings.indptr[rows + 1]
+        shortest = np.argsort(ends - starts, kind="stable")
+        kept = shortest[np.cumsum((ends - starts)[shortest]) <= POSTINGS]
+        names = [postings.indices[starts[row] : ends[row]] for row in kept]
+        values = [postings.data[starts[row] : ends[row]] * weights[row] for row in kept]
+        if not names:
             return np.zeros(len(self.names), dtype=np.float32)
-        sums = np.bincount(np.concatenate(rows), np.concatenate(values), minlength=len(self.names))
+        sums = np.bincount(np.concatenate(names), np.concatenate(values), minlength=len(self.names))
         return np.minimum(sums, 1).astype(np.float32)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zipfel.data.dataset import Columns, Dataset, Part, Texts, fingerprints
+from zipfel.data.disk import distinct
 from zipfel.data.points import texts_of
 from zipfel.errors import ConfigError, did_you_mean
 
@@ -24,23 +25,24 @@ class Source:
     """The origin of a model's training data; empty for models that were saved without it.
 
     points: number of training points.  prints: sorted fingerprints of all points that the model has used, validation
-    included.
+    included.  name: of the data set, if it has one.
     """
 
     columns: Columns = Columns()
     points: int = 0
     prints: NDArray[np.uint64] = field(default_factory=_none)
+    name: str = ""
 
     @classmethod
     def of(cls, dataset: Dataset) -> Source:
         """Return the source that a data set is."""
         columns = dataset.columns or Columns(tuple(dataset.train.texts or ()))
-        return cls(columns).extended(dataset)
+        return cls(columns, name=dataset.name).extended(dataset)
 
     def extended(self, dataset: Dataset) -> Source:
         """Return the source with the points of a further data set."""
         parts = [dataset.train, *([dataset.validation] if dataset.validation is not None else [])]
-        prints = np.unique(np.concatenate([self.prints, *map(fingerprints, parts)]))
+        prints = distinct([self.prints, *map(fingerprints, parts)])
         return dataclasses.replace(self, points=self.points + len(dataset.train), prints=prints)
 
     def learned(self, part: Part) -> NDArray[np.bool_]:
@@ -93,7 +95,7 @@ class Source:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON, without the fingerprints."""
-        return {"columns": dataclasses.asdict(self.columns), "points": self.points}
+        return {"name": self.name, "columns": dataclasses.asdict(self.columns), "points": self.points}
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any] | None, prints: NDArray[np.uint64] | None) -> Source:
@@ -101,7 +103,7 @@ class Source:
         if document is None:
             return cls()
         columns = Columns(**{**document["columns"], "text": tuple(document["columns"]["text"])})
-        return cls(columns, document["points"], _none() if prints is None else prints)
+        return cls(columns, document["points"], _none() if prints is None else prints, document.get("name", ""))
 
 
 def is_fielded(X: Any) -> bool:

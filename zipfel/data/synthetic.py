@@ -17,7 +17,8 @@ Sizes(points=80, features=218, labels=50)
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -83,14 +84,47 @@ class World:
 
 def make(settings: Synthetic) -> Dataset:
     """Draw a data set: Y, and X and Z as token counts or as texts; without a test part if that would be empty."""
-    _, text_stream, train_stream, test_stream = _streams(settings)
+    truth, names = world(settings), _names(settings)
+    parts = {name: _part(settings, truth, points, names, stream) for name, points, stream in _parts(settings) if points}
+    return _dataset(settings, truth, names, parts["train"], parts.get("test"))
+
+
+def streamed(settings: Synthetic) -> Iterator[tuple[str, csr_array, csr_array]]:
+    """Yield the points of `make` piece by piece: part, Y and X. Only ids of labels are held, 4 bytes each.
+
+    All labels of a part are drawn before its first token, as in `make`.
+    """
     truth = world(settings)
+    for name, points, stream in _parts(settings):
+        drawn = (_labels(settings, truth, size, stream) for size in _sizes(points))
+        for ends, indices in [(Y.indptr, Y.indices) for Y in drawn]:
+            shape = (len(ends) - 1, settings.labels)
+            Y = csr_array((np.ones(len(indices), dtype=np.float32), indices, ends), shape=shape)
+            yield name, Y, _tokens(settings, truth, Y, stream)
+
+
+def without_points(settings: Synthetic) -> Dataset:
+    """Return the data set of `make` without its points: names of labels and features, and features of labels."""
+    empty = Part(csr_array((0, settings.labels)), csr_array((0, settings.vocabulary)))
+    return _dataset(replace(settings, texts=False), world(settings), _names(settings), empty, None)
+
+
+def _names(settings: Synthetic) -> list[str]:
+    return [f"token{i:07d}" for i in range(settings.vocabulary)]  # a single token each for any tokenizer
+
+
+def _parts(settings: Synthetic) -> list[tuple[str, int, Generator]]:
+    """Return name, points and generator of each part."""
     held_out = int(settings.points * settings.test_share)
-    names = [f"token{i:07d}" for i in range(settings.vocabulary)]  # a single token each for any tokenizer
-    label_bags = _label_bags(settings, truth, text_stream)
+    _, _, train, test = _streams(settings)
+    return [("train", settings.points - held_out, train), ("test", held_out, test)]
+
+
+def _dataset(settings: Synthetic, truth: World, names: list[str], train: Part, test: Part | None) -> Dataset:
+    label_bags = _label_bags(settings, truth, _streams(settings)[1])
     return Dataset(
-        train=_part(settings, truth, settings.points - held_out, names, train_stream),
-        test=_part(settings, truth, held_out, names, test_stream) if held_out else None,
+        train=train,
+        test=test,
         name=f"synthetic-{settings.labels}",
         label_names=[f"label-{i:07d}" for i in range(settings.labels)],
         label_texts={"title": _render(label_bags, names)} if settings.texts else None,
@@ -175,11 +209,15 @@ def _bags(ids: Ids, features: int) -> csr_array:
 
 def _part(settings: Synthetic, truth: World, points: int, names: list[str], rng: Generator) -> Part:
     """Draw the points of one part."""
-    sizes = [min(CHUNK, points - start) for start in range(0, points, CHUNK)]
-    labels = [_labels(settings, truth, size, rng) for size in sizes]
+    labels = [_labels(settings, truth, size, rng) for size in _sizes(points)]
     tokens = [_tokens(settings, truth, Y, rng) for Y in labels]
     Y, X = vstack(labels, format="csr"), vstack(tokens, format="csr")
     return Part(Y, texts={"text": _render(X, names)}) if settings.texts else Part(Y, X)
+
+
+def _sizes(points: int) -> list[int]:
+    """Return how many points are drawn at once."""
+    return [min(CHUNK, points - start) for start in range(0, points, CHUNK)]
 
 
 def _labels(settings: Synthetic, truth: World, points: int, rng: Generator) -> csr_array:

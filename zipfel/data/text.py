@@ -33,7 +33,12 @@ DEFAULT_FIELD_WEIGHTS = {"title": 3.0}  # chosen on the validation parts of thre
 
 @dataclass(frozen=True)
 class TextSettings(Settings):
-    """How text becomes features."""
+    """How text becomes features.
+
+    Example:
+        >>> TextSettings(ngrams=2, field_weights={"title": 2}).ngrams
+        2
+    """
 
     ngrams: int = setting(1, "longest n-gram of tokens used as a feature; 2 adds bigrams", at_least=1, search=[1, 2, 3])
     min_count: int = setting(
@@ -112,9 +117,16 @@ def idf_of(counts: NDArray[np.int64], rows: int) -> NDArray[np.float32]:
 class TextFeatures:
     """A vocabulary with idf weights, fitted on the texts of train.
 
-    >>> features = TextFeatures.fit(["red apple", "green apple"], settings=TextSettings(min_count=1))
-    >>> features.terms, features.transform(["an apple"]).toarray().tolist()
-    (['apple', 'green', 'red'], [[1.0, 0.0, 0.0]])
+    Args:
+        settings: how text becomes features.
+        terms: tokens, n-grams and pieces of words, most frequent first.
+        idf: how rare each term is, [terms].
+        vectors: fields of vectors and their widths; they come before the terms.
+
+    Example:
+        >>> features = TextFeatures.fit(["red apple", "green apple"], settings=TextSettings(min_count=1))
+        >>> features.terms, features.transform(["an apple"]).toarray().tolist()
+        (['apple', 'green', 'red'], [[1.0, 0.0, 0.0]])
     """
 
     settings: TextSettings
@@ -132,8 +144,12 @@ class TextFeatures:
         """Fit a vocabulary on documents and label texts: the terms that are frequent enough, most frequent first."""
         settings = settings or TextSettings()
         documents, labels = texts_of(texts), texts_of(label_texts or {})
-        _check_weights(settings, [*documents, *labels])
-        counts, rows = _counted(settings, documents, labels), _size(documents) + _size(labels)
+        check_weights(settings, [*documents, *labels])
+        return cls.of_counts(settings, term_counts(settings, documents, labels), _size(documents) + _size(labels))
+
+    @classmethod
+    def of_counts(cls, settings: TextSettings, counts: Counter[str], rows: int) -> TextFeatures:
+        """Return the vocabulary of the terms that are frequent enough.  counts: in how many of `rows` texts each is."""
         kept = _frequent(counts, settings.min_count)[: settings.max_features]
         if not kept:
             raise DataError(f"none of {len(counts)} terms is in {settings.min_count} of {rows} texts; lower min_count")
@@ -147,7 +163,7 @@ class TextFeatures:
         `rows`, as texts without it. `max_features` limits all terms together.
         """
         labels = label_texts or {}
-        counts = _counted(self.settings, texts, labels)
+        counts = term_counts(self.settings, texts, labels)
         for term in self.terms:
             counts.pop(term, None)
         most = self.settings.max_features
@@ -255,6 +271,7 @@ class TextFeatures:
             lambda part: dataclasses.replace(part, X=self.rows(part.texts or {}, part.vectors)),
             Z=Z,
             feature_names=self.terms,
+            vocabulary=self,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -292,13 +309,27 @@ class TextFeatures:
 
 
 def featurized(dataset: Dataset, settings: TextSettings | None = None) -> Dataset:
-    """Return the data set with features: unchanged if it has them, else with tf-idf of its texts, fitted on train."""
+    """Return the data set with features: unchanged if it has them, else with tf-idf of its texts.
+
+    Args:
+        dataset: points as texts or features.
+        settings: how text becomes features.
+
+    Returns:
+        The data set with X, and with Z where it has label texts; the vocabulary is that of train.
+
+    Example:
+        >>> from zipfel import Part
+        >>> dataset = Dataset(Part(csr_array([[1], [1]]), texts={"text": ["red apple", "an apple"]}))
+        >>> featurized(dataset).sizes
+        Sizes(points=2, features=1, labels=1)
+    """
     if dataset.train.X is not None:
         return dataset
     return TextFeatures.fit(dataset.train.texts or {}, dataset.label_texts, settings).apply(dataset)
 
 
-def _counted(settings: TextSettings, *texts: Texts) -> Counter[str]:
+def term_counts(settings: TextSettings, *texts: Texts) -> Counter[str]:
     """Return in how many texts each term is."""
     counts: Counter[str] = Counter()
     for fields in texts:
@@ -349,7 +380,8 @@ def _size(fields: Texts) -> int:
     return len(next(iter(fields.values()), ()))
 
 
-def _check_weights(settings: TextSettings, fields: Iterable[str]) -> None:
+def check_weights(settings: TextSettings, fields: Iterable[str]) -> None:
+    """Raise ConfigError if the settings weight a field that is not there."""
     for name in settings.field_weights or {}:
         if name not in fields:
             raise ConfigError(f"field_weights names {name!r}; the text fields are {', '.join(dict.fromkeys(fields))}")

@@ -27,6 +27,8 @@ from zipfel.errors import ConfigError, DataError
 Vectors = tuple[NDArray[np.float32], NDArray[np.bool_]]  # vectors [words, D], and which words have one [words]
 
 RARE = 5  # FastText's default minimum count, applied to words that are in no term
+WORDS_READ = 10_000_000  # 5 passes over fewer words leave all vectors pointing the same way
+PASSES = range(5, 101)  # over the texts
 BUCKETS = 2_000_000  # FastText's default number of vectors that subwords share
 LONGEST = 10_000  # words of a sentence that gensim reads; it silently drops the rest
 _MAGIC, _COUNT_AT, _WORDS_AT = struct.pack("<i", 793712314), 64, 92  # start of a .bin; offsets of word count and words
@@ -41,13 +43,14 @@ def train_fasttext(
     numbers: np.random.Generator,
     deterministic: bool = True,
     symbols: bool = False,
-    epochs: int = 5,
+    epochs: int | None = None,
 ) -> NDArray[np.float32]:
     """Return vectors [terms, dimension], trained by skip-gram with subwords, which also make vectors of unseen words.
 
     terms: must be unique.  deterministic: use one thread, so that equal generators give equal bits; otherwise up to all
-    cores. A sentence is one text of one field, since terms of several words do not span fields either. Each pass
-    tokenizes the texts again, to save memory. Memory: [3 · words + buckets, dimension], with at most BUCKETS buckets.
+    cores.  epochs: passes over the texts; None means `passes`. A sentence is one text of one field, since terms of
+    several words do not span fields either. Each pass tokenizes the texts again, to save memory. Memory:
+    [3 · words + buckets, dimension], with at most BUCKETS buckets.
 
     >>> texts = {"title": ["red apple", "green apple"]}
     >>> train_fasttext(texts, ["apple", "red apple"], 8, np.random.default_rng(0)).shape
@@ -73,8 +76,17 @@ def train_fasttext(
         seed=int(numbers.integers(2**32)),
     )
     model.build_vocab_from_freq(kept, corpus_count=lines)
-    model.train(sentences, total_examples=lines, total_words=counts.total(), epochs=epochs)
+    model.train(sentences, total_examples=lines, total_words=counts.total(), epochs=epochs or passes(counts.total()))
     return _with_phrases(rows, *_look_up(model.wv, rows))[0][: len(terms)]
+
+
+def passes(words: int) -> int:
+    """Return how often FastText reads texts of this many words: 5 times, or for few words up to 100 times.
+
+    >>> passes(133_212), passes(10_000_000)
+    (76, 5)
+    """
+    return min(max(-(-WORDS_READ // max(words, 1)), PASSES[0]), PASSES[-1])
 
 
 def _threads() -> int:

@@ -30,8 +30,19 @@ class BatchTagger:
     process. A batch is a data frame of pandas, an Arrow table, or arrays by column, and comes back as such. An iterator
     of batches comes back as an iterator.
 
-    model: folder of a saved model, which every machine must be able to read.  text_columns: default: as in training.
-    k, threshold: as in `zipfel.tagging.Request`.  threads: of each process on a CPU; None leaves them as they are.
+    Args:
+        model: folder of a saved model, which every machine must be able to read.
+        text_columns: default: as in training.
+        k: maximum number of tags of a row, as in `Tagger.predict`.
+        threshold: minimum score of a tag, as in `Tagger.predict`.
+        device: where each process predicts.
+        threads: of each process on a CPU; None leaves them as they are.
+
+    Example:
+        >>> import pandas
+        >>> tagger = BatchTagger("runs/tickets", text_columns=["title"], k=3)
+        >>> [*tagger.meta(pandas.DataFrame({"title": ["no wifi"]}))]  # loads no model yet
+        ['title', 'known', 'tags', 'scores']
     """
 
     model: str | Path
@@ -68,7 +79,19 @@ class BatchTagger:
             return tagger.tag([Request(X, self.k, self.threshold)])[0]
 
     def meta(self, frame: Any) -> Any:
-        """Return a frame of pandas with the columns that are added, without rows: `meta` of Dask. Loads no model."""
+        """Return a frame without rows that has the columns of the result: `meta` of Dask. Loads no model.
+
+        Args:
+            frame: of pandas, with the columns of the batches.
+
+        Returns:
+            A frame of pandas.
+
+        Example:
+            >>> import pandas
+            >>> len(BatchTagger("runs/tickets").meta(pandas.DataFrame({"title": ["no wifi"]})))
+            0
+        """
         return self._batch(frame.iloc[:0])
 
 

@@ -98,7 +98,7 @@ def _faiss_is_missing(kind: str) -> bool:
         import faiss  # noqa: F401
     except ImportError as error:
         warnings.warn(
-            f"{error}: an exact index takes the place of {kind}; its recall is 1, but every search reads all vectors; "
+            f"{error}: using an exact index instead of {kind}; its recall is 1, but every search reads all vectors; "
             "to use faiss: pip install faiss-cpu",
             stacklevel=3,
         )

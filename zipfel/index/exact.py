@@ -10,6 +10,7 @@ from threading import Lock
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from zipfel.index.coarse import MORE, Coarse, Half, half_is_faster
@@ -78,7 +79,7 @@ class ExactIndex:
         assert self.coarse is not None
         ids = self.coarse.candidates(query, width)
         scores = row_products(query, self.vectors, torch.from_numpy(ids)[None])[0].numpy()
-        best = np.sort(np.argsort(-scores, kind="stable")[:width])  # ties go to the lower id
+        best = largest_alone(scores, width)
         return Shortlist(torch.from_numpy(ids[best])[None], torch.from_numpy(scores[best])[None], steady=True)
 
     def _has_half(self, width: int) -> bool:
@@ -208,6 +209,16 @@ def largest(scores: Tensor, width: int) -> Tensor:
         beyond = tied & ~within
         columns[beyond] = _lowest_of_tied(scores[beyond], last[beyond], width)
     return columns
+
+
+def largest_alone(scores: NDArray[np.float32], width: int) -> NDArray[np.int64]:
+    """Return the positions of the `width` largest of some scores [n], in ascending order; ties go to the lower one."""
+    if len(scores) <= width:
+        return np.arange(len(scores))
+    last = np.partition(scores, -width)[-width]
+    kept = scores > last
+    kept[np.flatnonzero(scores == last)[: width - np.count_nonzero(kept)]] = True
+    return np.flatnonzero(kept)
 
 
 def largest_of_groups(scores: Tensor, width: int) -> Tensor:

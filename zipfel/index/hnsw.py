@@ -174,7 +174,7 @@ def _check_links(faiss: Any, graph: Any) -> None:
     sound = sound and 0 <= graph.hnsw.entry_point < count
     sound = sound and graph.hnsw.max_level == levels[graph.hnsw.entry_point] - 1 == levels.max() - 1
     if not (sound and all(_stays_on(level, levels, offsets, links, ends) for level in range(1, int(levels.max())))):
-        raise DataError("the links of the index lead out of it")
+        raise DataError("the links of the index point outside of it")
 
 
 def _stays_on(level: int, levels: Any, offsets: Any, links: Any, ends: Any) -> bool:

@@ -8,12 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from zipfel.types import pieces
+
 Adjacency = Literal["arithmetic", "geometric", "pmi", "jaccard"]
+ROWS = 1 << 18  # points whose pairs of labels are counted at a time
 
 
 def cooccurrence(Y: csr_array) -> csr_array:
     """Return A = Yᵀ Y, [labels, labels]: the number of points that two labels share; the diagonal counts each label."""
-    return csr_array(Y.T @ Y)
+    if Y.shape[0] <= ROWS:
+        return csr_array(Y.T @ Y)
+    A = csr_array((Y.shape[1],) * 2, dtype=Y.dtype)
+    for rows in pieces(Y.shape[0], ROWS):  # so that memory does not grow with the points; whole numbers add up exactly
+        A = csr_array(A + Y[rows].T @ Y[rows])
+    return A
 
 
 def walk_step(Y: csr_array) -> csr_array:

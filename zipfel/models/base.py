@@ -32,7 +32,7 @@ from zipfel.models.saving import Tensors as Tensors
 from zipfel.training.ranks import World
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, split_of
-from zipfel.types import Share
+from zipfel.types import Ranking, Share
 
 GROUP = "zipfel.models"  # entry points of models from other packages
 BUILT_IN = {
@@ -78,6 +78,7 @@ class Abilities:
     weights_points: bool = False  # `fit` draws points by `lesson.train.draws`: those with more weight more often
     splits_labels: bool = False  # the constructor takes `own`, and several processes train a range of labels each
     takes_shortlist: bool = False  # a setting limits training and search to a shortlist of candidates
+    reads_mapped_data: bool = False  # `fit` reads points of mapped data from their files, and keeps no copy in memory
 
     def __str__(self) -> str:
         """Return the abilities in words."""
@@ -126,6 +127,11 @@ class Model(nn.Module):
         return settings
 
     @classmethod
+    def shared(cls, world: World, points: Sequence[int]) -> Share:
+        """Return the labels of this process, where several train the model.  points: training points of each label."""
+        return world.share(len(points))
+
+    @classmethod
     def has(cls, method: str) -> bool:
         """Whether the model has a method that this class only declares."""
         return getattr(cls, method) is not getattr(Model, method)
@@ -144,6 +150,13 @@ class Model(nn.Module):
         """Return the predictor, which ranks points and explains scores: the only learner, or an average of several."""
         learners = self.learners()
         return learners[0] if len(learners) == 1 else Ensemble(learners)
+
+    def ranked_deep(self, predictor: Predictor, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
+        """Rank k labels, [points, k], so that the right ones are among them; it may take longer than `predictor.rank`.
+
+        A shorter ranking need not be the beginning of a longer one.
+        """
+        return predictor.rank(X, k, filtered)
 
     def ranked_held_out(self, predictor: Predictor, validation: Part) -> HeldOut | None:
         """Return a ranking of points that the model has not learned from, to calibrate scores on; None without any."""
@@ -293,5 +306,7 @@ def settings_of(model: str, preset: str = "default", changes: Mapping[str, Any] 
     base = presets[preset]
     asked = next((name for name in changes or {} if str(name).startswith("shortlist")), None)
     if asked is not None and not kind.abilities(base).takes_shortlist:
-        raise ConfigError(f"{model} has no setting {asked!r}: it takes no shortlist; `zipfel models` lists who does")
+        raise ConfigError(
+            f"{model} has no setting {asked!r}: it takes no shortlist; `zipfel models` lists the models that do"
+        )
     return config.from_mapping(type(base), {**dataclasses.asdict(base), **(changes or {})})

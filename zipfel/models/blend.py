@@ -30,14 +30,16 @@ from zipfel.data.dataset import Part, Propensity
 from zipfel.errors import ConfigError
 from zipfel.models.base import Abilities, Cost, Lesson, Model, Tensors, model_class, settings_of
 from zipfel.models.learner import HeldOut, Learner, Predictor, labelled, most_filtered, sorted_ranking
-from zipfel.models.linear import Linear, LinearPredictor, interrupted
+from zipfel.models.linear import Linear, interrupted
+from zipfel.models.linear_predictor import LinearPredictor
 from zipfel.models.saving import tensor_of
 from zipfel.training.run import Run, part_of, with_prefix
 from zipfel.training.trainer import Outcome
-from zipfel.types import Ranking, Shortlist, stored
+from zipfel.types import Ranking, Share, Shortlist, stored
 
 KNOTS = (1, 10, 100)  # training points of labels between which w is interpolated, by the logarithm
 DEPTH = 30  # first labels of the main part, which are the candidates: more, or those of the linear part, add nothing
+DEEP = 300  # first labels of the main part that a deep ranking scores by both parts
 NEGATIVES = 100  # labels of the main part against which the linear part learns
 SURE = 7.0  # bound of the main part's log-odds: a vote of all points, or of none, is no certainty
 FEWEST = 50  # held-out points with labels; fewer decide nothing
@@ -107,22 +109,29 @@ class BlendPredictor:
 
     def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
         """Rank labels for the points of X, [points, k], without filtered pairs."""
+        return self._rank(X, k, filtered, DEPTH)
+
+    def rank_deep(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
+        """Rank labels as `rank` does, with more candidates."""
+        return self._rank(X, k, filtered, DEEP)
+
+    def _rank(self, X: csr_array, k: int, filtered: csr_array | None, depth: int) -> Ranking:
         wide = k + most_filtered(filtered)  # filtered last: which labels are candidates must not depend on it
-        main = self.main.rank(X, min(max(DEPTH, wide), len(self.weights)))
-        ranking = self.reranked(main, X, wide)
+        main = self.main.rank(X, min(max(depth, wide), len(self.weights)))
+        ranking = self.reranked(main, X, wide, depth)
         return ranking if filtered is None else ranking.without(filtered).top(k)
 
-    def reranked(self, main: Ranking, X: csr_array, k: int) -> Ranking:
-        """Rank the candidates, and behind them the other labels of the main part's ranking, [points, k].
+    def reranked(self, main: Ranking, X: csr_array, k: int, depth: int) -> Ranking:
+        """Rank the first `depth` labels of the main part's ranking, and behind them its others, [points, k].
 
         So a shorter ranking is the beginning of a longer one.
         """
-        found = scored(main, self.linear, X)
-        joint = found.main + self.weights[np.maximum(found.ids, 0)] * found.linear  # [points, DEPTH]
-        if main.k > DEPTH:
+        found = scored(main.top(depth), self.linear, X)
+        joint = found.main + self.weights[np.maximum(found.ids, 0)] * found.linear  # [points, depth]
+        if main.k > depth:
             odds = bounded(log_odds(main.scores))  # [points, k], falling
             lowest = np.where(found.ids >= 0, joint, np.inf).min(axis=1, keepdims=True)
-            joint = np.hstack([joint, lowest - BEHIND + odds[:, DEPTH:] - odds[:, DEPTH - 1 : DEPTH]])
+            joint = np.hstack([joint, lowest - BEHIND + odds[:, depth:] - odds[:, depth - 1 : depth]])
         scores = np.where(main.ids >= 0, squeezed(self.slope * joint), -np.inf).astype(np.float32)
         return sorted_ranking(Shortlist(torch.from_numpy(main.ids), torch.from_numpy(scores)), k)
 
@@ -151,10 +160,9 @@ class Scored(NamedTuple):
 
 
 def scored(main: Ranking, linear: LinearPredictor, X: csr_array) -> Scored:
-    """Return the first DEPTH labels of the main part with the scores of both parts."""
-    top = main.top(DEPTH)
-    margins = linear.margins_at(X, np.maximum(top.ids, 0))
-    return Scored(top.ids, bounded(log_odds(top.scores)), np.maximum(margins.astype(np.float64) + 1, 0))
+    """Return the labels of the main part's ranking with the scores of both parts."""
+    margins = linear.margins_at(X, np.maximum(main.ids, 0))
+    return Scored(main.ids, bounded(log_odds(main.scores)), np.maximum(margins.astype(np.float64) + 1, 0))
 
 
 def log_odds(scores: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -207,7 +215,7 @@ class Judged:
     def of(cls, held_out: HeldOut, linear: LinearPredictor, train: Part, propensity: Propensity) -> Judged:
         """Score held-out points. Labels without a training point do not count: they will have some in the end."""
         counts = np.bincount(train.Y.indices, minlength=train.Y.shape[1])
-        found = scored(held_out.ranking, linear, held_out.part.X)
+        found = scored(held_out.ranking.top(DEPTH), linear, held_out.part.X)
         rows, ranks = np.nonzero((found.ids >= 0) & (counts[found.ids] > 0))
         labels = found.ids[rows, ranks]
         Y = csr_array(held_out.part.Y.multiply((counts > 0).astype(np.float32)))
@@ -312,12 +320,15 @@ class Blend(Model):
     knots: Tensor  # w at the knots
     counts: Tensor  # training points of each label, [L]
 
-    def __init__(self, features: int, labels: int, settings: BlendSettings, generator: torch.Generator) -> None:
+    def __init__(
+        self, features: int, labels: int, settings: BlendSettings, generator: torch.Generator, own: Share | None = None
+    ) -> None:
         super().__init__(features, labels, settings, generator)
+        self.own = own
         main, linear = settings.parts()
-        kind = model_class(settings.main)
-        self.main = kind(features, labels, main, generator)
-        self.linear = Linear(features, labels, linear, generator)
+        kind, split = model_class(settings.main), () if own is None else (own,)
+        self.main = kind(features, labels, main, generator, *split)
+        self.linear = Linear(features, labels, linear, generator, own)
         self.unseen: HeldOut | None = None
         self.register_buffer("knots", torch.full((len(KNOTS),), START))
         self.register_buffer("counts", torch.zeros(labels, dtype=torch.int64))
@@ -327,8 +338,19 @@ class Blend(Model):
         """Return what the main part can do, and the linear part does not prevent."""
         main, _ = settings.parts()
         own = model_class(settings.main).abilities(main)
-        without = dict.fromkeys(("remembers_points", "weights_points", "takes_shortlist", "splits_labels"), False)
+        lacking = ("remembers_points", "weights_points", "takes_shortlist", "reads_mapped_data")
+        without = dict.fromkeys(lacking, False)
         return dataclasses.replace(own, **without)
+
+    def check_split(self) -> None:
+        """Check that several processes can train the main part."""
+        self.main.check_split()
+
+    def join(self) -> None:
+        """Take the labels of all ranks, of both parts."""
+        self.main.join()
+        self.linear.join()
+        super().join()
 
     # --- Learning -----------------------------------------------------------------------------------------------------
 
@@ -337,6 +359,7 @@ class Blend(Model):
 
         After Ctrl-C before the weights are chosen, the main part ranks alone.
         """
+        self.world = self.linear.world = run.world
         warm, start = bool(self.counts.any()), time.perf_counter()
         outcome, part = self.main.fit(lesson, run), labelled(lesson.train)
         main = self.main.predictor()
@@ -365,8 +388,9 @@ class Blend(Model):
             self.knots.fill_(START)
             return
         judged = Judged.of(self.unseen, linear.predictor(), part, lesson.propensity)
-        self.knots.copy_(torch.from_numpy(chosen_weights(judged, self.settings.tail)))
-        run.note(f"weights of linear beside {self.settings.main}: {self.weights_in_words()}")
+        chosen = self.world.first(lambda: chosen_weights(judged, self.settings.tail))
+        self.knots.copy_(torch.from_numpy(chosen))
+        run.note(f"weight of linear beside {self.settings.main}: {self.weights_in_words()}")
 
     def reranked(self, main: Predictor, part: Part) -> HeldOut:
         """Return held-out points as both parts rank them.  part: the points that the linear part has learned from."""
@@ -374,7 +398,7 @@ class Blend(Model):
         ranking, held_out = self.unseen
         counts = np.bincount(part.Y.indices, minlength=self.label_count) + self.counts.cpu().numpy()
         predictor = self.joint(main, counts)
-        return HeldOut(predictor.reranked(ranking, held_out.X, ranking.k), held_out)
+        return HeldOut(predictor.reranked(ranking, held_out.X, ranking.k, DEPTH), held_out)
 
     def candidates(self, main: Predictor, part: Part) -> csr_array:
         """Return the labels that the main part ranks highest for training points, [N, L]."""
@@ -384,13 +408,19 @@ class Blend(Model):
 
     def weights_in_words(self) -> str:
         """Return w at the knots in words."""
-        return ", ".join(f"{w:.1f} at {n}" for n, w in zip(KNOTS, self.knots.tolist(), strict=True)) + " points"
+        weights = ", ".join(f"{w:.1f} at {n}" for n, w in zip(KNOTS, self.knots.tolist(), strict=True))
+        return f"{weights} training points per label"
 
     # --- Prediction ---------------------------------------------------------------------------------------------------
 
     def predictor(self) -> BlendPredictor:
         """Return what ranks labels."""
         return self.joint(self.main.predictor(), self.counts.cpu().numpy())
+
+    def ranked_deep(self, predictor: Predictor, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
+        """Rank k labels, more of them by both parts than usual."""
+        assert isinstance(predictor, BlendPredictor)
+        return predictor.rank_deep(X, k, filtered)
 
     def joint(self, main: Predictor, counts: NDArray[np.int64]) -> BlendPredictor:
         """Return both parts with the weights of labels that have so many training points."""

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from zipfel.config import Settings
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
+from zipfel.data.disk import counts_of
 from zipfel.index.coarse import half_is_faster
 from zipfel.index.exact import products, with_ones
 from zipfel.labelspace.centroids import sparse_centroids
@@ -54,7 +55,7 @@ class Decaf(DecafModel):
     def fit(self, lesson: Lesson, run: Run) -> Outcome:
         """Learn; each module keeps the epoch that is best on validation."""
         part, warm = labelled(lesson.train), bool(self.counts.any())
-        self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.counts))).to(self.counts)
+        self.counts += torch.from_numpy(counts_of(part.Y)).to(self.counts)
         self.Z = merged_texts(self.Z, lesson.Z if lesson.Z is None or self.own is None else lesson.Z[self.own.rows])
         self.world = run.world
         for network in self.all_networks():
@@ -155,13 +156,13 @@ class Decaf(DecafModel):
             else (settings.epochs, settings.learning_rate, settings.dropout, ONCE)
         )
         clusters = meta.clusters.cpu().numpy()
-        meta_Y = labels_to_clusters(part.Y, clusters, meta.count)
         offset = torch.tensor(settings.cluster_offset(meta.count), device=device)
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
             points = network.encode(bags(part.X, rows).to(device), dropout, generator)
             H = meta(network, dropout, generator)
-            return {"meta": losses.all_labels(with_ones(points, H), H, offset, bags(meta_Y, rows).to(device))}
+            meta_Y = labels_to_clusters(part.Y[rows], clusters, meta.count)
+            return {"meta": losses.all_labels(with_ones(points, H), H, offset, bags(meta_Y).to(device))}
 
         def precision(held_out: Part) -> float:
             H = meta(network)

@@ -63,6 +63,7 @@ class DecafModel(Model):
             splits_labels=True,
             takes_shortlist=True,
             weights_points=True,
+            reads_mapped_data=True,
         )
 
     @property

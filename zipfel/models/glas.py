@@ -99,7 +99,7 @@ class GlasSettings(Settings):
     )
     patience: int = setting(10, "epochs without a better validation after which training stops", at_least=1)
     index: Kind = setting("exact", "how labels are searched: exact, ivf (by clusters) or hnsw")
-    clusters: int | None = setting(None, "of an ivf index; none: about the root of the labels", at_least=1)
+    clusters: int | None = setting(None, "clusters of an ivf index; none: about √labels", at_least=1)
     probes: int | None = setting(None, "clusters that a search of an ivf index visits; none: 64", at_least=1)
     deterministic: bool = setting(True, "false builds the index on all cores, with a different result each time")
 
@@ -191,7 +191,13 @@ class Glas(Model):
     @classmethod
     def abilities(cls, settings: GlasSettings) -> Abilities:
         """Return the abilities of GLaS: φ of a label's text can replace its vector."""
-        return Abilities(scores_label_texts=True, takes_new_words=True, weights_points=True, splits_labels=True)
+        return Abilities(
+            scores_label_texts=True,
+            takes_new_words=True,
+            weights_points=True,
+            splits_labels=True,
+            reads_mapped_data=True,
+        )
 
     def check_split(self) -> None:
         """Check the loss: hard negatives would have to be found among the labels of all ranks at every step."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -18,13 +19,14 @@ from zipfel import metrics
 from zipfel.calibration import DEPTH, MOST_POINTS
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
+from zipfel.data.disk import empty_rows, ones_in, roomy
 from zipfel.index import Search, recall
 from zipfel.index.exact import SPARE, ExactIndex, row_products, with_ones
 from zipfel.nn.encoders import Encoder
 from zipfel.training.machine import keep_freed_memory
 from zipfel.training.ranks import World
 from zipfel.training.trainer import Outcome, Validation
-from zipfel.types import Bags, Ranking, Share, Shortlist, stored
+from zipfel.types import Bags, Ids, Ranking, Scores, Share, Shortlist, stored
 
 BATCH = 1024
 SCORES = 1 << 22  # used to set an offset
@@ -276,6 +278,19 @@ def rank_held_out(predictor: Predictor, validation: Part) -> HeldOut:
     return HeldOut(predictor.rank(validation.X, depth, validation.filtered), validation)
 
 
+def joined(batches: Iterable[Tensor], rows: int) -> Tensor:
+    """Return batches of rows as one tensor; on a CPU, one of many rows lies in a temporary file."""
+    others = iter(batches)
+    first = next(others)
+    if first.device.type != "cpu":
+        return torch.cat([first, *others])
+    whole, end = torch.from_numpy(roomy((rows, *first.shape[1:]), first[:0].numpy().dtype)), 0
+    for batch in chain([first], others):
+        whole[end : end + len(batch)] = batch
+        end += len(batch)
+    return whole
+
+
 def evenly_spaced(part: Part, count: int) -> Part:
     """Return a part as it is, or `count` of its points at even spacing."""
     return part if len(part) <= count else part.take(np.linspace(0, len(part) - 1, count).astype(np.int64))
@@ -283,8 +298,10 @@ def evenly_spaced(part: Part, count: int) -> Part:
 
 def labelled(part: Part) -> Part:
     """Return the points that have labels."""
-    rows = np.flatnonzero(np.diff(part.Y.indptr))
-    return part if len(rows) == len(part) else part.take(rows)
+    if not empty_rows(part.Y):
+        return part
+    ends = part.Y.indptr
+    return part.take(ones_in(lambda p: ends[p.start + 1 : p.stop + 1] > ends[p], len(part)))
 
 
 def validation_of(part: Part | None, quality: Callable[[Part], float], metric: str = "P@1") -> Validation | None:
@@ -337,16 +354,26 @@ def half_cosine(cosines: Tensor) -> Tensor:
 
 def sorted_ranking(shortlist: Shortlist, k: int) -> Ranking:
     """Sort candidates: best first, ties to the lower id, in float32; short rows are padded to k."""
-    ids, order = shortlist.ids.cpu().sort(dim=1)
-    scores = shortlist.scores.float().cpu().gather(1, order)
-    best = scores.sort(dim=1, descending=True, stable=True)
-    top = Ranking(ids.gather(1, best.indices[:, :k]).numpy(), best.values[:, :k].contiguous().numpy())
+    ids, scores = shortlist.ids.cpu(), shortlist.scores.float().cpu()
+    top = _sorted_alone(ids.numpy(), scores.numpy(), k) if len(ids) == 1 else _sorted_together(ids, scores, k)
     top.scores[top.ids < 0] = -np.inf
     if top.k == k:
         return top
     ranking = Ranking.empty(len(ids), k)
     ranking.ids[:, : top.k], ranking.scores[:, : top.k] = top.ids, top.scores
     return ranking
+
+
+def _sorted_together(ids: Tensor, scores: Tensor, k: int) -> Ranking:
+    ids, order = ids.sort(dim=1)
+    best = scores.gather(1, order).sort(dim=1, descending=True, stable=True)
+    return Ranking(ids.gather(1, best.indices[:, :k]).numpy(), best.values[:, :k].contiguous().numpy())
+
+
+def _sorted_alone(ids: Ids, scores: Scores, k: int) -> Ranking:
+    """Sort the candidates of a single point, [1, W], which NumPy does in a third of the time."""
+    best = np.lexsort((ids[0], -scores[0]))[:k]
+    return Ranking(ids[:, best], scores[:, best])
 
 
 def rank_candidates(ids: Tensor, scores: Tensor, counts: Tensor, k: int) -> Ranking:

@@ -2,7 +2,8 @@
 
 Mishra et al., *Light-weight Deep Extreme Multilabel Classification*, IJCNN 2023. Held next to the paper in
 docs/papers/lightdxml.md, and in the order of Algorithm 1: features (Step 1, Sec. IV-A), label encoder (Step 2, IV-B),
-shortlists (Step 3, IV-C), classifier (Step 4, IV-D), the cycle of these (Step 5, IV-E), prediction (Step 6, IV-F).
+shortlists (Step 3, IV-C), classifier (Step 4, IV-D), the cycle of these (Step 5, IV-E: `learn`, with its `Cycle`),
+prediction (Step 6, IV-F: `learners`, whose classifier is `MixedClassifier`).
 Settings are in lightdxml_settings.py, saving and new labels in lightdxml_model.py, and the choice of β in
 lightdxml_beta.py.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from zipfel.config import Settings
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
+from zipfel.data.disk import counts_of
 from zipfel.index import Search
 from zipfel.index.exact import ExactIndex, products, row_products
 from zipfel.models.base import Lesson
@@ -33,6 +35,7 @@ from zipfel.models.learner import (
     Scorer,
     candidate_scores,
     candidates_of,
+    joined,
     labelled,
     matching_offset,
     precision_at_1,
@@ -43,16 +46,19 @@ from zipfel.models.lightdxml_beta import chosen_beta, figures_by_beta
 from zipfel.models.lightdxml_model import LightModel, rounded
 from zipfel.models.lightdxml_settings import PRESETS, LightSettings
 from zipfel.models.reranker import Reranker
+from zipfel.models.split import own_ids, split_products
 from zipfel.models.tokens import start_tokens
-from zipfel.negatives import list_bags, shortlisted, within
+from zipfel.negatives import list_bags, pooled, within
 from zipfel.nn import losses
 from zipfel.nn.classifiers import OneVsAll
 from zipfel.nn.encoders import EmbeddingTable, PredictionEncoder, TextBlock, dropped, unique_ids, weighted_sum
+from zipfel.training.ranks import World
 from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome, Schedule, train
-from zipfel.types import Bags, Ranking, Shortlist, stored
+from zipfel.types import Bags, Ranking, Share, Shortlist, pieces, stored
 
 LABEL_BATCH = 2048  # points in a step of the label encoder
+POINTS = 1 << 18  # added to centroids at a time
 
 
 class Features(nn.Module):
@@ -64,10 +70,10 @@ class Features(nn.Module):
         self.tokens = EmbeddingTable(features, settings.dimension, generator, std=settings.dimension**-0.5)
         self.block = TextBlock(settings.dimension) if settings.residual else None
 
-    def forward(self, points: Bags, generator: torch.Generator) -> Tensor:
-        """Return x̂, [B, D], for learning, with dropout."""
+    def forward(self, points: Bags, generator: torch.Generator, share: Share | None = None) -> Tensor:
+        """Return x̂, [B, D], for learning, with dropout.  share: which of the batch's points these are."""
         encode = dropped if self.block is None else self.block
-        vectors: Tensor = encode(self.tokens(points), self.dropout, generator)
+        vectors: Tensor = encode(self.tokens(points), self.dropout, generator, share)
         return F.normalize(vectors, dim=1) if self.unit else vectors
 
     def prediction_encoder(self) -> PredictionEncoder:
@@ -95,10 +101,14 @@ class LabelEncoder(nn.Module):
 
 def centroids_of(Y: csr_array, vectors: Tensor) -> Tensor:
     """Return μ, [L, D], Eq. (5): the mean of the vectors [N, D] of a label's points; 0 where it has none."""
-    owned = bags(Y.T.tocsr()).to(vectors.device)
-    counts = owned.offsets.diff()
-    weights = (1 / counts.clamp_min(1)).repeat_interleave(counts)
-    return weighted_sum(owned.ids, vectors, Bags(owned.ids, weights, owned.offsets))
+    shares, sums = 1 / torch.from_numpy(counts_of(Y)).to(vectors.device).clamp_min(1), None
+    for rows in pieces(max(1, Y.shape[0]), POINTS):
+        owned = bags(Y[rows].T.tocsr()).to(vectors.device)
+        weights = shares.repeat_interleave(owned.offsets.diff())
+        part = weighted_sum(owned.ids, vectors[rows], Bags(owned.ids, weights, owned.offsets))
+        sums = part if sums is None else sums + part
+    assert sums is not None
+    return sums
 
 
 class LightDxml(LightModel):
@@ -106,19 +116,22 @@ class LightDxml(LightModel):
 
     presets: ClassVar[Mapping[str, Settings]] = PRESETS
 
-    def __init__(self, features: int, labels: int, settings: LightSettings, generator: torch.Generator) -> None:
+    def __init__(
+        self, features: int, labels: int, settings: LightSettings, generator: torch.Generator, own: Share | None = None
+    ) -> None:
         super().__init__(features, labels, settings, generator)
+        self.own = own
         self.encoder: Features = Features(features, settings, generator)
-        self.classifier = OneVsAll(labels, settings.dimension, settings.cosine, generator)
+        self.classifier = OneVsAll(labels, settings.dimension, settings.cosine, generator, own=own)
         self.label_encoder: LabelEncoder = LabelEncoder(settings.dimension, settings.relu)
-        self.register_buffer("label_vectors", torch.zeros(labels, settings.dimension))
+        self.register_buffer("label_vectors", torch.zeros(labels if own is None else own.size, settings.dimension))
         self.register_buffer("counts", torch.zeros(labels, dtype=torch.int32))
         self.index, self.reranker = None, None
         self.beta = 0.75 if settings.beta is None else settings.beta
 
     def fit(self, lesson: Lesson, run: Run) -> Outcome:
         """Learn, choose β on validation, and (ours, if asked for) train a re-ranker on the errors that are left."""
-        settings = self.settings
+        settings, self.world = self.settings, run.world
         self.classifier.restore_lengths()
         if self.index is None and settings.token_init != "random":  # Step 1
             tokens, std = self.encoder.tokens, settings.dimension**-0.5
@@ -146,7 +159,7 @@ class LightDxml(LightModel):
         centroids = self.centroids(part, points, lesson.Z)
 
         def objective(rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
-            own = bags(part.Y, rows).to(centroids.device)
+            own = self.among_own(bags(part.Y, rows)).to(centroids.device)
             labels, positions = unique_ids(own.ids)
             mapped = self.label_encoder(centroids[labels])
             batch = points[torch.from_numpy(rows).to(centroids.device)]
@@ -167,9 +180,11 @@ class LightDxml(LightModel):
 
     def centroids(self, part: Part, points: Tensor, Z: csr_array | None) -> Tensor:
         """Return μ, [L, D]. The text of a label that never had points, where it has one, counts as its only point."""
-        centroids = centroids_of(part.Y, points)
+        rows = slice(None) if self.own is None else self.own.rows
+        centroids = centroids_of(part.Y if self.own is None else part.Y[:, rows], points)
         if Z is not None:
-            text_only = np.flatnonzero((np.diff(Z.indptr) > 0) & (self.counts.cpu().numpy() == 0))
+            Z = Z[rows]
+            text_only = np.flatnonzero((np.diff(Z.indptr) > 0) & (self.counts[rows].cpu().numpy() == 0))
             if len(text_only):
                 centroids[torch.from_numpy(text_only).to(centroids.device)] = self.encoded(Z[text_only])
         return centroids
@@ -178,9 +193,10 @@ class LightDxml(LightModel):
 
     def shortlists(self, points: Tensor, k: int) -> Tensor:
         """Return S_k, Eq. (6): the k labels nearest to each point by cosine, [N, k]."""
-        assert self.index is not None
-        near = torch.cat([self.index.search(chunk, k).ids.int().cpu() for chunk in torch.split(points, BATCH)])
-        return torch.where(near < 0, near[:, :1], near)  # a graph may return fewer
+        search = self.search()
+        found = (search.search(chunk, k).ids.int().cpu() for chunk in torch.split(points, BATCH))
+        near = (torch.where(ids < 0, ids[:, :1], ids) for ids in found)  # a graph may return fewer
+        return joined(near, len(points))
 
     def shortlist_recall(self, part: Part) -> float:
         """Return the share of a part's labels that are on the shortlists of their points."""
@@ -197,26 +213,34 @@ class LightDxml(LightModel):
 
         near: S_k of the rows, [B, k].
         """
-        device, decoupled = self.device(), self.settings.loss == "decoupled"
-        vectors = self.encoder(bags(part.X, rows).to(device), generator)  # [B, D]
+        device, decoupled, share = self.device(), self.settings.loss == "decoupled", self.world.share(len(rows))
+        vectors = self.encoder(bags(part.X, rows[share.rows]).to(device), generator, share)
+        vectors = self.world.gather(vectors, len(rows))  # [B, D]
+        own = self.among_own(bags(part.Y, rows)).to(device)
+        listed = list_bags(own_ids(near.long(), self.own).to(device))
+        filtered = None if part.filtered is None else self.among_own(bags(part.filtered, rows)).to(device)
         if not self.settings.shared_negatives:
-            candidates = shortlisted(part, rows, near, device)
+            candidates = pooled(own, listed, filtered)
             loss = losses.decoupled if decoupled else losses.logistic
             return loss(self.classifier(vectors, candidates.labels), candidates.targets, candidates.mask)
-        own, listed = bags(part.Y, rows).to(device), list_bags(near.long().to(device))
-        filtered = None if part.filtered is None else bags(part.filtered, rows).to(device)
         pool = torch.unique(torch.cat([own.ids, listed.ids]))  # [S]
         W, offset = self.classifier.scaled(pool), self.classifier.offset
         right, left_out = within(own, pool), None if filtered is None else within(filtered, pool)
         if decoupled:
-            return losses.decoupled_all(vectors, W, right, left_out)
+            return losses.decoupled_all(vectors, W, right, left_out, self.world)
         return losses.all_labels(vectors, W, offset, right, left_out)
+
+    def among_own(self, labels: Bags) -> Bags:
+        """Return the labels of points as this rank numbers them, without those of other ranks."""
+        return labels if self.own is None else labels.among(self.own)
 
     def set_offset(self, part: Part) -> None:
         """Set the offset of scores, which the decoupled loss does not learn."""
         if self.settings.loss == "decoupled":
             scale, W = self.classifier.scale.detach(), self.classifier.composed()
-            offset = matching_offset(part, lambda sample: scale * products(self.encoded(sample.X), W))
+            offset = matching_offset(
+                part, lambda sample: scale * products(self.encoded(sample.X), W), self.own, self.world
+            )
             self.classifier.offset.detach().fill_(offset)
 
     # --- Step 5 -------------------------------------------------------------------------------------------------------
@@ -228,7 +252,7 @@ class LightDxml(LightModel):
         once more if the epoch that is kept lies within a cycle, where label vectors lag behind those of points.
         """
         part, validation = labelled(lesson.train), lesson.validation or None
-        self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=len(self.counts))).to(self.counts)
+        self.counts += torch.from_numpy(counts_of(part.Y)).to(self.counts)
         schedule = self.schedule(part)
         cycle = Cycle(self, part, lesson, run, schedule)
         validate = validation_of(validation, self.precision)
@@ -238,7 +262,7 @@ class LightDxml(LightModel):
         kept = outcome.epochs if outcome.best_epoch < 0 else outcome.best_epoch + 1
         if kept % schedule.turn_every and not outcome.interrupted:
             try:
-                self.place_labels(part, self.encoded(part.X), lesson, run, "labels-last")
+                self.place_labels(part, self.encoded_together(part.X), lesson, run, "labels-last")
             except KeyboardInterrupt:
                 outcome = replace(outcome, interrupted=True)
         self.set_offset(part if validation is None else validation)
@@ -270,8 +294,8 @@ class LightDxml(LightModel):
             self.index = ExactIndex(self.label_vectors)
         scale, offset = self.classifier.scale_and_offset()
         mixed = MixedClassifier(self.label_vectors, self.classifier.composed(), scale, offset, self.counts, self.beta,
-                      self.settings.width(len(self.counts)))  # fmt: skip
-        return [Learner(self.encoder.prediction_encoder(), self.index, mixed, self.device())]
+                      self.settings.width(len(self.counts)), own=self.own, world=self.world)  # fmt: skip
+        return [Learner(self.encoder.prediction_encoder(), self.search(), mixed, self.device())]
 
 
 class Cycle:
@@ -289,12 +313,13 @@ class Cycle:
             kept = run.load(f"shortlists-{number}")
             self.near = None if kept is None else kept[0]["near"]
             return
-        points = model.encoded(self.part.X)
+        points = model.encoded_together(self.part.X)
         model.place_labels(self.part, points, self.lesson, run, f"labels-{number}")
         run.forget(f"shortlists-{number - 2}")  # those before this one are needed until a checkpoint
         if done < self.schedule.epochs:
             k = model.settings.trained_width(len(model.counts))
-            self.near = run.stage(f"shortlists-{number}", lambda: {"near": model.shortlists(points, k)})["near"]
+            made = run.stage_of_all(f"shortlists-{number}", lambda: {"near": model.shortlists(points, k)})
+            self.near = made["near"]
 
     def objective(self, rows: NDArray[np.int64], generator: torch.Generator) -> Mapping[str, Tensor]:
         """Return the loss of some points on their current shortlists."""
@@ -314,6 +339,8 @@ class MixedClassifier:
     beta: float
     shortlist_size: int
     searched_apart: bool = False  # the index is searched with other vectors: its own scores take the place of cosines
+    own: Share | None = None  # the labels of this process, where several have a range each
+    world: World = field(default_factory=World)
     point_labels: None = None
 
     def width(self, k: int) -> int:
@@ -351,14 +378,20 @@ class MixedClassifier:
         """
         labels = ids.clamp_min(0)
         offset = self.offset[labels] if self.offset.ndim else self.offset
-        logits = self.scale * row_products(queries, self.W, labels) + offset
+        logits = self.scale * self.products(queries, self.W, labels) + offset
         if self.searched_apart:
             cosines = listed
-        elif steady:  # products with ŷ, so that they need not be computed again
+        elif steady and self.own is None:  # products with ŷ, so that they need not be computed again
             cosines = listed / queries.norm(dim=1, keepdim=True).clamp_min(1e-12)
         else:
-            cosines = row_products(F.normalize(queries, dim=1), self.vectors, labels)
+            cosines = self.products(F.normalize(queries, dim=1), self.vectors, labels)
         return torch.sigmoid(logits.double()), torch.sigmoid(cosines.double())
+
+    def products(self, queries: Tensor, vectors: Tensor, labels: Tensor) -> Tensor:
+        """Return the inner products of queries with their labels' vectors, [B, W]."""
+        if self.own is None:
+            return row_products(queries, vectors, labels)
+        return split_products(queries, vectors, labels, self.own, self.world)
 
     def mixed(self, classifier: Tensor, shortlist: Tensor) -> Tensor:
         """Return the scores of candidates."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from zipfel import metrics
 from zipfel.data.dataset import Part
+from zipfel.data.disk import counts_of
 from zipfel.models.base import Lesson
 from zipfel.models.learner import BATCH, Learner, candidates_of, most_filtered, rank_candidates
 
@@ -31,7 +32,7 @@ def figures_by_beta(learner: Learner, part: Part, lesson: Lesson) -> dict[float,
     queries, ids, listed = (torch.cat(parts) for parts in zip(*_candidates(learner, part.X, mixed), strict=True))
     probabilities, k = mixed.probabilities(queries, ids, listed), 5 + most_filtered(part.filtered)
     Y = lesson.train.Y
-    inverse = metrics.inverse_propensities(np.bincount(Y.indices, minlength=Y.shape[1]), Y.shape[0], *lesson.propensity)
+    inverse = metrics.inverse_propensities(counts_of(Y), Y.shape[0], *lesson.propensity)
     figures = {}
     for beta in BETAS:
         other = replace(mixed, beta=beta)

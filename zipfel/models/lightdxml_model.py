@@ -11,13 +11,15 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from zipfel.data.batches import bags
-from zipfel.index import Index, build_index, load_index
+from zipfel.errors import ConfigError
+from zipfel.index import Index, Search, build_index, load_index
 from zipfel.index.exact import all_products
 from zipfel.models.base import Abilities, Cost, Lesson, Model
-from zipfel.models.learner import BATCH, Predictor, learner_of
+from zipfel.models.learner import BATCH, Predictor, joined, learner_of
 from zipfel.models.lightdxml_settings import LightSettings
 from zipfel.models.reranker import TOP, RerankedPredictor, Reranker, TokenEncoder
 from zipfel.models.saving import Tensors, saved_lengths, tensor_of
+from zipfel.models.split import SplitIndex
 from zipfel.nn.classifiers import OneVsAll
 from zipfel.training.run import Run, State, part_of, with_prefix
 from zipfel.training.trainer import Outcome, Schedule
@@ -26,6 +28,7 @@ from zipfel.training.trainer import Outcome, Schedule
 class LightModel(Model):
     """Features, label encoder and classifier. `LightDxml` makes them, and adds training and prediction."""
 
+    by_label = ("label_vectors",)
     train_only = ("label_encoder.*", "classifier.lengths", "reranker.classifier.lengths")
     settings: LightSettings
     encoder: TokenEncoder  # Ẑ_x
@@ -36,6 +39,7 @@ class LightModel(Model):
     index: Index | None  # of the label vectors; None until they are learned
     beta: float
     reranker: Reranker | None  # None until it has learned
+    seed = 0  # of the index
 
     @classmethod
     def abilities(cls, settings: LightSettings) -> Abilities:
@@ -46,7 +50,17 @@ class LightModel(Model):
             takes_new_words=True,
             takes_shortlist=True,
             weights_points=True,
+            splits_labels=True,
+            reads_mapped_data=True,
         )
+
+    def check_split(self) -> None:
+        """Check that the loss is a sum over labels, and that there is no re-ranker."""
+        if self.settings.reranker:
+            raise ConfigError("lightdxml with reranker=true is trained by one process; set reranker=false")
+        if self.settings.loss == "decoupled" and not self.settings.shared_negatives:
+            raise ConfigError("lightdxml with loss=decoupled and shared_negatives=false is trained by one process; "
+                              "set loss=logistic or shared_negatives=true")  # fmt: skip
 
     def device(self) -> torch.device:
         """Return the model's device."""
@@ -55,11 +69,31 @@ class LightModel(Model):
     @torch.no_grad()
     def encoded(self, X: csr_array) -> Tensor:
         """Return the vectors of points, [N, D], without dropout."""
-        encode, starts = self.encoder.prediction_encoder(), range(0, X.shape[0], BATCH)
-        return torch.cat([encode(bags(X[start : start + BATCH]).to(self.device())) for start in starts])
+        encode, starts = self.encoder.prediction_encoder(), range(0, max(1, X.shape[0]), BATCH)
+        return joined((encode(bags(X[start : start + BATCH]).to(self.device())) for start in starts), X.shape[0])
+
+    @torch.no_grad()
+    def encoded_together(self, X: csr_array) -> Tensor:
+        """Return the vectors of points, [N, D], of which each rank encodes its share."""
+        if not self.world.splits:
+            return self.encoded(X)
+        return self.world.gather(self.encoded(X[self.world.share(X.shape[0]).rows]), X.shape[0])
+
+    def search(self) -> Search:
+        """Return the index; where several ranks hold the labels, one that merges what all of them find."""
+        assert self.index is not None
+        return self.index if self.own is None else SplitIndex(self.index, self.label_vectors, self.own, self.world)
+
+    def join(self) -> None:
+        """Take the labels of all ranks, and index them."""
+        split, first, seed = self.own is not None, self.world.is_first, self.seed
+        super().join()
+        if split and first:
+            self.build(seed)
 
     def build(self, seed: int) -> None:
         """Index the vectors of labels."""
+        self.seed = seed
         kind = self.settings.kind(len(self.counts), self.device())
         self.index = build_index(kind, self.label_vectors, seed, self.settings.deterministic)
 

@@ -2,54 +2,59 @@
 
 The idea of DiSMEC (Babbar and Schölkopf, 2017): L2-regularised squared hinge, each label on its own, small weights
 dropped. Negatives are mined as label trees do it (Parabel, Bonsai), but by the model's own mistakes. Held next to these
-papers in docs/papers/linear.md; the solvers are in linear_solvers.py.
+papers in docs/papers/linear.md; the solvers are in linear_solvers.py, and prediction in linear_predictor.py.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import pairwise
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
-from scipy.special import expit
 from torch import Tensor
 
 from zipfel.config import Settings, Span, setting
 from zipfel.data.dataset import Part
 from zipfel.errors import DataError
-from zipfel.index.exact import SPARE
-from zipfel.models import learner
 from zipfel.models.base import Abilities, Lesson, Model
-from zipfel.models.learner import HeldOut, Learner, labelled, most_filtered, rank_held_out
+from zipfel.models.learner import HeldOut, Learner, labelled, rank_held_out
+from zipfel.models.linear_predictor import LinearPredictor
 from zipfel.models.linear_solvers import (
+    Best,
     Loss,
     Objective,
     Weights,
+    best_labels,
     hardest,
     liblinear,
     nearest_centroids,
     newton,
     signs_of,
 )
+from zipfel.models.linear_split import (
+    SplitPredictor,
+    best_of_ranks,
+    entries_to_read,
+    entries_to_write,
+    of_own_labels,
+)
 from zipfel.models.saving import sparse_matrix, sparse_tensors
+from zipfel.models.split import collected_rows
 from zipfel.training.progress import Moment
+from zipfel.training.ranks import World
 from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome
-from zipfel.types import Ranking, csr_problem
+from zipfel.types import Share, csr_problem
 
-SLOPE = 2.0  # a score is σ(SLOPE · (w · x + b)); calibration makes it a probability
 FEW_PAIRS = 2 * 10**7  # points × labels up to which no negatives are mined
-CELLS = 1 << 24  # scores that prediction holds at once
-PAIRED = 64  # points whose margins with given labels are computed at once
 COUNTED = 2000  # labels on which a plan counts features
+WEIGHTS_GROW = 0.8  # a label has about as many weights as this power of its points: of LF-PubMedMeSH
 ROUGH = 0.1  # liblinear's tolerance against mined negatives
 
 
@@ -84,105 +89,6 @@ PRESETS: dict[str, LinearSettings] = {
 }
 
 
-@dataclass(frozen=True)
-class LinearPredictor:
-    """Ranks all labels by w · x + b, exactly."""
-
-    weights: csr_array  # [F, L]
-    bias: NDArray[np.float32]  # [L]
-    first: None = None  # no learner: there is neither an encoder nor an index
-
-    def rank(self, X: csr_array, k: int, filtered: csr_array | None = None) -> Ranking:
-        """Rank labels for the points of X, [points, k], without filtered pairs; large batches in threads."""
-        wide = k + most_filtered(filtered)
-        size = max(1, min(learner.BATCH, CELLS // max(len(self.bias), 1)))
-        if X.shape[0] <= size:
-            ranking = best_of(torch.from_numpy(self.margins(X)), wide)
-        else:
-            with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-                blocks = (X[start : start + size] for start in range(0, X.shape[0], size))
-                parts = list(pool.map(lambda rows: best_of(torch.from_numpy(self.margins(rows)), wide), blocks))
-            ranking = Ranking(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "scores")))
-        return ranking if filtered is None else ranking.without(filtered).top(k)
-
-    def margins(self, X: csr_array) -> NDArray[np.float32]:
-        """Return w · x + b of all labels, [points, L].
-
-        Point by point: most labels share a frequent feature with a point, so a sparse product would be full.
-        """
-        margins = np.empty((X.shape[0], len(self.bias)), dtype=np.float32)
-        for row, (start, end) in enumerate(pairwise(X.indptr)):
-            margins[row] = self.weights[X.indices[start:end]].T @ X.data[start:end]
-        return np.add(margins, self.bias, out=margins)
-
-    def margins_at(self, X: csr_array, labels: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return w · x + b of some labels of each point, [points, W], which is cheaper than those of all labels.
-
-        labels: [points, W].  Large batches are computed in threads.
-        """
-        if X.shape[0] <= PAIRED:
-            return self._margins_at(X, labels)
-        blocks = [slice(start, start + PAIRED) for start in range(0, X.shape[0], PAIRED)]
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            return np.concatenate(list(pool.map(lambda some: self._margins_at(X[some], labels[some]), blocks)))
-
-    def _margins_at(self, X: csr_array, labels: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Multiply each point with a matrix that shares the weights, and whose rows are its labels.
-
-        Rows are given by where they start and end. Labels come in falling order, so that what lies between the end of
-        one and the start of the next is empty: nothing is copied, and the product is one call.
-        """
-        order = np.argsort(-labels, axis=1)
-        falling, starts = np.take_along_axis(labels, order, axis=1), self.by_label.indptr
-        ends = np.stack([starts[falling], starts[falling + 1]], axis=2)  # [points, W, 2]
-        rows = csr_array((max(2 * labels.shape[1] - 1, 0), X.shape[1]), dtype=np.float32)
-        x = np.zeros(X.shape[1], dtype=np.float32)
-        rows.indices, rows.data = self.by_label.indices, self.by_label.data
-        products = np.empty(labels.shape, dtype=np.float32)
-        for point, (start, end) in enumerate(pairwise(X.indptr)):
-            features, rows.indptr = X.indices[start:end], ends[point].ravel()
-            x[features] = X.data[start:end]
-            products[point, order[point]] = (rows @ x)[::2]
-            x[features] = 0
-        return np.asarray(products + self.bias[labels], dtype=np.float32)
-
-    @cached_property
-    def by_label(self) -> csr_array:
-        """The weights by label, [L, F]."""
-        return csr_array(self.weights.T.tocsr())
-
-    def recall(self, X: csr_array, k: int) -> None:
-        """Return None: the search is exact."""
-
-    def explained(self, row: csr_array, label: int) -> NDArray[np.float64]:
-        """Return what each stored feature of a point [1, F] adds to w · x, [T]."""
-        own = self.weights[row.indices][:, [label]].toarray()[:, 0]
-        return np.asarray(row.data * own, dtype=np.float64)
-
-    def cosines(self, label: int) -> Tensor:
-        """Return the cosine of a label's weights with those of each label, [L]."""
-        lengths = np.sqrt(np.asarray(self.by_label.multiply(self.by_label).sum(axis=1)).ravel())
-        products = (self.by_label @ self.by_label[[label]].T).toarray()[:, 0]
-        return torch.from_numpy(products / np.maximum(lengths * lengths[label], 1e-12))
-
-
-def best_of(margins: Tensor, k: int) -> Ranking:
-    """Rank the best k labels by their margins [B, L]; ties go to the lower id."""
-    count = min(k + SPARE, margins.shape[1])
-    top = margins.topk(count, dim=1)
-    last = top.values[:, min(k, count) - 1]
-    tied = ((top.values[:, -1] == last) & (count < margins.shape[1])).nonzero()[:, 0]
-    for row in tied:  # which of the equal labels are listed would be left to chance
-        above = int((top.values[row] > last[row]).sum())
-        top.indices[row, above:] = (margins[row] == last[row]).nonzero()[: count - above, 0]
-    ids, scores = top.indices.numpy(), expit(SLOPE * top.values.double().numpy()).astype(np.float32)
-    best = np.lexsort((ids, -scores))[:, :k]
-    ranking = Ranking.empty(len(ids), k)
-    ranking.ids[:, :count] = np.take_along_axis(ids, best, axis=1)
-    ranking.scores[:, :count] = np.take_along_axis(scores, best, axis=1)
-    return ranking
-
-
 class Linear(Model):
     """Sparse weights by feature, and a bias for each label."""
 
@@ -195,17 +101,31 @@ class Linear(Model):
     values: Tensor  # [T], as float16 holds them
     bias: Tensor  # [L]
 
-    def __init__(self, features: int, labels: int, settings: LinearSettings, generator: torch.Generator) -> None:
+    def __init__(
+        self, features: int, labels: int, settings: LinearSettings, generator: torch.Generator, own: Share | None = None
+    ) -> None:
         super().__init__(features, labels, settings, generator)
+        self.own = own
         self.unseen: HeldOut | None = None  # validation, ranked before it was learned from
-        self.met: csr_array | None = None  # mined negatives of the last training, [N, L]; None: all points
+        self.met: csr_array | None = None  # mined negatives of the last training, [N, held]; None: all points
         self.register_buffer("counts", torch.zeros(labels, dtype=torch.int64))  # training points of each label
-        self.hold(Weights(csr_array((labels, features), dtype=np.float32), np.full(labels, -1, np.float32)))
+        self.hold(Weights(csr_array((self.held_labels, features), dtype=np.float32),
+                          np.full(self.held_labels, -1, np.float32)))  # fmt: skip
 
     @classmethod
     def abilities(cls, settings: LinearSettings) -> Abilities:
         """Return what linear classifiers can do."""
-        return Abilities(takes_new_words=True)
+        return Abilities(takes_new_words=True, splits_labels=True)
+
+    @classmethod
+    def shared(cls, world: World, points: Sequence[int]) -> Share:
+        """Return a range of labels with about as many weights as those of other ranks: frequent labels have more."""
+        return Share.balanced(world.rank, world.size, 0.1 + np.asarray(points, np.float64) ** WEIGHTS_GROW)
+
+    @property
+    def held_labels(self) -> int:
+        """The number of labels that this process has: all, or its range."""
+        return self.label_count if self.own is None else self.own.size
 
     # --- Learning -----------------------------------------------------------------------------------------------------
 
@@ -214,57 +134,75 @@ class Linear(Model):
 
         After Ctrl-C the weights of the last round are kept; there must be one.
         """
+        self.world = run.world
         start, warm, part = time.perf_counter(), bool(self.counts.any()), labelled(lesson.train)
         self.count(labelled(lesson.whole or lesson.train))
         stopped = interrupted(lambda: self.learn_more(part, run) if warm else self.learn(part, run))
-        if stopped and not len(self.values):
+        if stopped and not self.weight_count():
             raise KeyboardInterrupt
         self.unseen = None if lesson.validation is None else rank_held_out(self.predictor(), lesson.validation)
         if not (stopped or warm or lesson.whole is None or lesson.validation is None):
             more = labelled(lesson.validation)
             stopped = interrupted(lambda: self.add(part, more, run))
         against = "all points" if self.solves_at_once or self.needs_no_mining(part) else "mined negatives"
-        run.note(f"{len(self.values):,} weights of {self.label_count:,} labels, solved against {against}")
+        run.note(f"{self.weight_count():,} weights of {self.label_count:,} labels, solved against {against}")
         return Outcome(None, -1, self.settings.rounds, time.perf_counter() - start, stopped)
 
     def count(self, part: Part) -> None:
         """Count the training points of each label."""
         self.counts += torch.from_numpy(np.bincount(part.Y.indices, minlength=self.label_count)).to(self.counts)
 
+    def weight_count(self) -> int:
+        """Return how many weights there are, on all ranks."""
+        return int(self.world.sum(torch.tensor(len(self.values))))
+
     def learn(self, part: Part, run: Run, negatives: csr_array | None = None) -> None:
         """Solve all labels.  negatives: labels to begin with [N, L]; None takes those with the nearest centroids."""
-        if self.solves_at_once:
-            self.take(run.stage("linear", lambda: kept(self.solved_at_once(part, run, None)), "points"))
-            return
         all_points, mined = self.needs_no_mining(part), self.settings.mined_of(self.label_count)
+        best: Best = best_labels
+        if self.own is not None:
+            part, best = chosen_labels(part, self.own.rows), best_of_ranks(self.own, self.world)
+            negatives = None if negatives is None else csr_array(negatives[:, self.own.rows])
+        if self.solves_at_once:
+            self.hold(self.stage("linear", lambda: self.solved_at_once(part, run, None), run, self.own))
+            return
         if all_points:
             negatives = everywhere(part)
         elif negatives is None:
-            negatives = nearest_centroids(part.X, part.Y, mined, run.numbers("linear"))
+            negatives = nearest_centroids(part.X, part.Y, mined, run.numbers("linear"), best)
         for number in range(1 if all_points else self.settings.rounds):
             if number:
-                negatives = csr_array(((negatives + hardest(part.X, self.held(), mined)) != 0).astype(np.float32))
-            solve = partial(self.solved, part, negatives, run, number)
-            self.take(run.stage(f"linear-{number}", lambda solve=solve: kept(solve())))  # type: ignore[misc]
+                hard = hardest(part.X, self.held(), mined, best)
+                negatives = csr_array(((negatives + hard) != 0).astype(np.float32))
+            self.hold(self.stage(f"linear-{number}", partial(self.solved, part, negatives, run, number), run, self.own))
         self.met = None if all_points else negatives
+
+    def stage(self, name: str, solve: Callable[[], Weights], run: Run, own: Share | None) -> Weights:
+        """Return the weights that a stage solves or has kept.  own: which of its labels this rank solves; None: all."""
+        if own is None:
+            return held_in(run.stage(name, lambda: kept(solve())), self.features)
+        state = run.stage_of_all(name, lambda: kept(solve()), reads=entries_to_read(own),
+                                 writes=lambda state: entries_to_write(state, own, self.world))  # fmt: skip
+        return held_in(of_own_labels(state, own), self.features)
 
     def add(self, part: Part, more: Part, run: Run) -> None:
         """Solve the labels of more points again, now with these points."""
         labels = np.unique(more.Y.indices)
         if not len(labels):
             return
-        whole = joined(part, more)
+        whole, first, own = joined(part, more), 0, None
+        if self.own is not None:
+            first, own = self.own.start, among(labels, self.own)
+            labels = labels[own.rows]
 
-        def solved() -> State:
-            some = chosen_labels(whole, labels)
+        def solved() -> Weights:
+            some, met = chosen_labels(whole, labels), self.met
             if self.solves_at_once:
-                weights = self.solved_at_once(some, run, None)
-            else:
-                negatives = everywhere(some) if self.met is None else with_new_points(self.met[:, labels], len(more))
-                weights = self.solved(some, negatives, run, self.settings.rounds)
-            return kept(weights)
+                return self.solved_at_once(some, run, None)
+            negatives = everywhere(some) if met is None else with_new_points(met[:, labels - first], len(more))
+            return self.solved(some, negatives, run, self.settings.rounds)
 
-        self.replace(labels, held_in(run.stage("linear-whole", solved), self.features))
+        self.replace(labels - first, self.stage("linear-whole", solved, run, own))
 
     def learn_more(self, part: Part, run: Run) -> None:
         """Learn from more points without the earlier ones: their labels move as little as these points allow."""
@@ -300,7 +238,8 @@ class Linear(Model):
     def solved(self, part: Part, negatives: csr_array, run: Run, number: int) -> Weights:
         """Return the weights of all labels of a part, against mined negatives."""
         tick = Ticker(run, f"linear-{number}", number, self.settings.rounds, part)
-        mined = negatives.nnz < len(part) * part.Y.shape[1]  # an approximation, which need not be solved to the end
+        met, pairs = self.world.sum(torch.tensor([negatives.nnz, len(part) * part.Y.shape[1]])).tolist()
+        mined = met < pairs  # an approximation, which need not be solved to the end
         objective = replace(self.objective, tolerance=ROUGH if mined else None)
         return liblinear(part.X, signs_of(part.Y, negatives, part.filtered), objective, torch.get_num_threads(), tick)
 
@@ -308,7 +247,18 @@ class Linear(Model):
 
     def predictor(self) -> LinearPredictor:
         """Return what ranks labels."""
-        return LinearPredictor(self.by_feature(), self.bias.cpu().numpy())
+        if self.own is None:
+            return LinearPredictor(self.by_feature(), self.bias.cpu().numpy())
+        return SplitPredictor(self.by_feature(), self.bias.cpu().numpy(), own=self.own, world=self.world)
+
+    def join(self) -> None:
+        """Take the weights of the labels of all ranks."""
+        own, world, old = self.own, self.world, self.held()
+        super().join()
+        if own is not None:
+            W, bias = collected_rows(old.W, own, world), world.collected(torch.from_numpy(old.bias), own)
+            if world.is_first:
+                self.hold(Weights(W, bias.numpy()))
 
     def learners(self) -> list[Learner]:
         """Return no learners: features are not encoded."""
@@ -366,20 +316,16 @@ class Linear(Model):
     def by_feature(self) -> csr_array:
         """Return the weights by feature, [F, L]."""
         parts = (self.values.cpu().numpy(), self.labels.cpu().numpy(), self.starts.cpu().numpy())
-        return csr_array(parts, shape=(self.features, self.label_count))
+        return csr_array(parts, shape=(self.features, self.held_labels))
 
     def held(self) -> Weights:
         """Return the weights by label."""
         return Weights(csr_array(self.by_feature().T.tocsr()), self.bias.cpu().numpy())
 
-    def take(self, state: State) -> None:
-        """Take the weights that a stage kept."""
-        self.hold(held_in(state, self.features))
-
     def replace(self, labels: NDArray[np.int64], new: Weights) -> None:
         """Replace the weights of some labels."""
         old = self.held()
-        rest = np.setdiff1d(np.arange(self.label_count), labels)
+        rest = np.setdiff1d(np.arange(self.held_labels), labels)
         order = np.argsort(np.concatenate([rest, labels]))
         W = csr_array(vstack([old.W[rest], new.W], format="csr")[order])
         self.hold(Weights(W, np.concatenate([old.bias[rest], new.bias])[order]))
@@ -464,7 +410,13 @@ def joined(one: Part, other: Part) -> Part:
     return Part(csr_array(Y), X=csr_array(X), filtered=csr_array(vstack(pairs, format="csr")))
 
 
-def chosen_labels(part: Part, labels: NDArray[np.int64]) -> Part:
+def among(labels: NDArray[np.int64], own: Share) -> Share:
+    """Return which of some labels, in ascending order, are a rank's own."""
+    start, stop = np.searchsorted(labels, [own.start, own.stop]).tolist()
+    return Share(start, stop, len(labels))
+
+
+def chosen_labels(part: Part, labels: NDArray[np.int64] | slice) -> Part:
     """Return a part with some of its labels only."""
     filtered = None if part.filtered is None else csr_array(part.filtered[:, labels])
     return Part(csr_array(part.Y[:, labels]), X=part.X, filtered=filtered)

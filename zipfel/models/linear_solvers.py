@@ -25,6 +25,8 @@ from scipy.sparse import csc_array, csr_array, csr_matrix, hstack
 from torch import Tensor
 
 Loss = Literal["squared_hinge", "logistic"]
+Scores = Callable[[slice], Tensor]  # of some points with all labels, [n, L]
+Best = Callable[[Scores, int, int, int], csr_array]  # same contract as `best_labels`
 
 NEWTON_STEPS = 12
 GRADIENT_STEPS = 12  # of conjugate gradients in a step of Newton's method
@@ -324,28 +326,8 @@ def signs_of(Y: csr_array, negatives: csr_array, excluded: csr_array | None) -> 
     return signs
 
 
-def hardest(X: csr_array, weights: Weights, count: int) -> csr_array:
-    """Return the labels that score highest for each point by large weights, [N, L] with `count` ones in a row."""
-    large = csr_array(weights.W.multiply(np.abs(weights.W) >= WEIGHTY))
-    by_feature, bias = csr_array(large.T.tocsr()), weights.bias
-    return _best_labels(lambda some: torch.from_numpy((X[some] @ by_feature).toarray() + bias), X.shape[0], len(bias),
-                        count)  # fmt: skip
-
-
-def nearest_centroids(X: csr_array, Y: csr_array, count: int, numbers: np.random.Generator) -> csr_array:
-    """Return the labels whose centroids are nearest to each point, [N, L] with `count` ones in a row.
-
-    Points are projected on random directions, which is much faster and finds nearly the same labels.
-    """
-    directions = numbers.standard_normal((X.shape[1], WIDTH), dtype=np.float32) / np.sqrt(WIDTH)
-    points = torch.from_numpy(np.asarray(X @ directions, dtype=np.float32))
-    sums = torch.from_numpy(np.asarray(csr_array(Y.T) @ points.numpy(), dtype=np.float32))
-    centroids = torch.nn.functional.normalize(sums, dim=1)
-    return _best_labels(lambda some: points[some] @ centroids.T, X.shape[0], Y.shape[1], count)
-
-
-def _best_labels(scores: Callable[[slice], Tensor], points: int, labels: int, count: int) -> csr_array:
-    """Return ones at the labels with the highest scores.  scores: of some points, [n, L].
+def best_labels(scores: Scores, points: int, labels: int, count: int) -> csr_array:
+    """Return ones at the labels with the highest scores.
 
     In threads: sparse products of scipy and topk of torch let other threads run meanwhile.
     """
@@ -360,6 +342,27 @@ def _best_labels(scores: Callable[[slice], Tensor], points: int, labels: int, co
                        shape=(points, labels))  # fmt: skip
     listed.sort_indices()
     return listed
+
+
+def hardest(X: csr_array, weights: Weights, count: int, best: Best = best_labels) -> csr_array:
+    """Return the labels that score highest for each point by large weights, [N, L] with `count` ones in a row."""
+    large = csr_array(weights.W.multiply(np.abs(weights.W) >= WEIGHTY))
+    by_feature, bias = csr_array(large.T.tocsr()), weights.bias
+    return best(lambda some: torch.from_numpy((X[some] @ by_feature).toarray() + bias), X.shape[0], len(bias), count)
+
+
+def nearest_centroids(
+    X: csr_array, Y: csr_array, count: int, numbers: np.random.Generator, best: Best = best_labels
+) -> csr_array:
+    """Return the labels whose centroids are nearest to each point, [N, L] with `count` ones in a row.
+
+    Points are projected on random directions, which is much faster and finds nearly the same labels.
+    """
+    directions = numbers.standard_normal((X.shape[1], WIDTH), dtype=np.float32) / np.sqrt(WIDTH)
+    points = torch.from_numpy(np.asarray(X @ directions, dtype=np.float32))
+    sums = torch.from_numpy(np.asarray(csr_array(Y.T) @ points.numpy(), dtype=np.float32))
+    centroids = torch.nn.functional.normalize(sums, dim=1)
+    return best(lambda some: points[some] @ centroids.T, X.shape[0], Y.shape[1], count)
 
 
 # --- Matrices ---------------------------------------------------------------------------------------------------------
@@ -396,6 +399,8 @@ def centred(weights: Weights, labels: slice, device: torch.device) -> Tensor:
 
 def stacked(pieces: Sequence[Weights], features: int) -> Weights:
     """Return the weights of labels one after the other."""
+    if not pieces:
+        return Weights(csr_array((0, features), dtype=np.float32), np.zeros(0, np.float32))
     sizes = np.concatenate([np.diff(piece.W.indptr) for piece in pieces])
     starts = np.concatenate([[0], np.cumsum(sizes)])
     values, ids = (np.concatenate([getattr(piece.W, name) for piece in pieces]) for name in ("data", "indices"))

@@ -61,7 +61,7 @@ class NeighbourSettings(Settings):
     neighbours: int | None = setting(None, "points that vote; none: chosen on validation", at_least=1)
     sharpness: float | None = setting(None, "power of cosines in the vote; none: by validation", at_least=0)
     index: Kind = setting("exact", "how points are searched: exact, ivf (by clusters) or hnsw")
-    clusters: int | None = setting(None, "of an ivf index; none: about the root of the points", at_least=1)
+    clusters: int | None = setting(None, "clusters of an ivf index; none: about √points", at_least=1)
     probes: int | None = setting(None, "clusters that a search of an ivf index visits; none: 64", at_least=1)
     deterministic: bool = setting(True, "false builds the index on all cores, with a different result each time")
 

@@ -44,7 +44,7 @@ from zipfel.training.run import Run, State
 from zipfel.training.trainer import Outcome, Schedule, train
 from zipfel.types import Bags, Ranking, Shortlist
 
-TOP = 100  # labels that a model ranks first and the re-ranker scores: ours, no paper at hand says how many
+TOP = 100  # labels that a model ranks first and the re-ranker scores: `top_k` of the authors' configurations of Astec
 
 
 class TokenEncoder(Protocol):

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from zipfel.data.batches import bags
 from zipfel.data.dataset import Part
+from zipfel.data.disk import counts_of
 from zipfel.errors import DataError
 from zipfel.index import Index, build_index, load_index
 from zipfel.index.beam import BeamIndex, NearIndex
@@ -29,7 +30,7 @@ from zipfel.index.tree import TreeIndex, nodes_on_the_way
 from zipfel.labelspace.clusters import balanced_clusters
 from zipfel.models.base import Lesson
 from zipfel.models.decaf_settings import DecafSettings
-from zipfel.models.learner import BATCH, evenly_spaced, validation_of
+from zipfel.models.learner import BATCH, evenly_spaced, joined, validation_of
 from zipfel.models.saving import check_range, tensor_of
 from zipfel.nn import losses
 from zipfel.nn.encoders import EmbeddingTable, PredictionEncoder, TextBlock
@@ -89,7 +90,7 @@ class Shortlister(nn.Module):
 
         def opened() -> State:
             index = self.index()
-            ids = torch.cat([index.open(queries).ids.int().cpu() for _, queries in self.encoded(part)])
+            ids = joined((index.open(queries).ids.int().cpu() for _, queries in self.encoded(part)), len(part))
             return {"opened": ids, "heads": self.heads, "beam": self.beam}  # heads: made again, last bits may differ
 
         kept = run.stage(f"shortlists-{number}", opened)
@@ -385,16 +386,16 @@ def label_sums(encode: Callable[[Bags], Tensor], part: Part, Z: csr_array | None
         own = bags(part.Y, rows).to(sums.device)
         owners = torch.arange(len(own), device=sums.device).repeat_interleave(own.offsets.diff())
         sums.index_add_(0, own.ids, encode(bags(part.X, rows).to(sums.device))[owners])
-    alone = np.flatnonzero(np.bincount(part.Y.indices, minlength=len(sums)) == 0)
+    alone = np.flatnonzero(counts_of(part.Y) == 0)
     if Z is not None:
         for some in (alone[rows] for rows in batches(len(alone)) if len(rows)):
             sums[torch.from_numpy(some).to(sums.device)] = encode(bags(Z[some]).to(sums.device))
     return sums
 
 
-def batches(points: int) -> list[NDArray[np.int64]]:
-    """Return the rows of this many points in batches."""
-    return np.split(np.arange(points), range(BATCH, points, BATCH))
+def batches(points: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows of this many points in batches; without points, one empty batch."""
+    return (np.arange(start, min(start + BATCH, points)) for start in range(0, max(points, 1), BATCH))
 
 
 def unit(vectors: Tensor, generator: torch.Generator) -> Tensor:

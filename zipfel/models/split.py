@@ -39,6 +39,20 @@ class SplitIndex:
         return Shortlist(ids.gather(1, best), scores.gather(1, best), steady=True)
 
 
+def own_ids(ids: Tensor, own: Share | None) -> Tensor:
+    """Return lists of labels [B, W] as this rank numbers its own; those of other ranks are replaced by -1."""
+    if own is None:
+        return ids
+    return torch.where((ids >= own.start) & (ids < own.stop), ids - own.start, -1)
+
+
+def split_products(queries: Tensor, vectors: Tensor, ids: Tensor, own: Share, world: World) -> Tensor:
+    """Return the inner products of queries with the labels [B, W] of all ranks, of which each has vectors [own, D]."""
+    mine = own_ids(ids, own)
+    products = row_products(queries, vectors, mine.clamp_min(0))
+    return world.sum(products.masked_fill(mine < 0, 0), "shortlists")
+
+
 def collected_rows(matrix: csr_array, own: Share, world: World) -> csr_array:
     """Return the rows of all ranks' matrices [own, F] on the first rank, [total, F]; elsewhere the rank's own."""
     sizes = torch.from_numpy(np.diff(matrix.indptr).astype(np.int64))

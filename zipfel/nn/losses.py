@@ -60,7 +60,7 @@ def matching(
     """Noise contrastive loss, MNN Eq. (9)-(11): mean of ¼ (1 − c)² + max_j [c_j > m] c_j².
 
     positive: [B] cosines c with the point's own labels.  negatives: [B, h] cosines c_j with the labels of other points.
-    mask: [B, h], False excludes a pair.  reduction: mean or sum over j in place of the maximum, which Sec. 3.3 advises
+    mask: [B, h], False excludes a pair.  reduction: mean or sum over j instead of the maximum, which Sec. 3.3 advises
     against.
     """
     penalties = torch.where(negatives > m, negatives.square(), 0.0)  # [B, h]

@@ -77,7 +77,7 @@ def findings(
     points = dataset.parts.get(part)
     if points is None or len(points) == 0:
         raise DataError(f"{dataset.name or 'the data set'} has no points in {part}")
-    long = _ranking(tagger, points, max(LENGTH, LEVELS, DEPTH), on_progress)
+    long = ranked(tagger, points, max(LENGTH, LEVELS, DEPTH), on_progress)
     ranking = long.top(LENGTH)
     tagged = Tagged(dataset, points, ranking)
     right, ks, some = tagged.right[:, :JUDGED], range(1, ranking.k + 1), np.arange(min(SEARCHED, len(points)))
@@ -93,13 +93,16 @@ def findings(
         best=best,
         worst=worst,
         confusions=confusions(tagged),
-        labels=_labels(tagger, long, points.Y, names_of(dataset)),
+        labels=labels_at_threshold(tagger, long, points.Y, names_of(dataset)),
         tuned=tagger.calibration_ is not None,
     )
 
 
-def _labels(tagger: Tagger, ranking: Ranking, truth: csr_array, names: Sequence[str]) -> LabelReport:
-    """Return the report of labels; those that the model lacks come after its own."""
+def labels_at_threshold(tagger: Tagger, ranking: Ranking, truth: csr_array, names: Sequence[str]) -> LabelReport:
+    """Return the report of labels at the usual threshold; those that the model lacks come after its own.
+
+    ranking: with probabilities.  truth: [points, labels].
+    """
     fitted, known = tagger.fitted_, len(tagger.labels_)
     assert fitted is not None
     least = tagging.usual_threshold(fitted)
@@ -111,7 +114,8 @@ def _rows(tagger: Tagger, points: Part) -> csr_array:
     return points.X if tagger.features_ is None else tagger.features_.transform(points.texts or {})
 
 
-def _ranking(tagger: Tagger, points: Part, k: int, on_progress: Callable[[int], None]) -> Ranking:
+def ranked(tagger: Tagger, points: Part, k: int, on_progress: Callable[[int], None]) -> Ranking:
+    """Return the best k labels of the points of a part, with probabilities."""
     parts = []
     for start in range(0, len(points), BATCH):
         some = points.take(np.arange(start, min(start + BATCH, len(points))))

@@ -14,7 +14,7 @@ from zipfel.data.dataset import Dataset
 from zipfel.data.formats.files import shortened
 from zipfel.evaluate import metric_rows
 from zipfel.explain import Reason
-from zipfel.label_report import COLUMNS, LabelReport
+from zipfel.label_report import LabelReport
 from zipfel.models.base import settings_of
 from zipfel.report import plots
 from zipfel.report.documents import JUDGED, LENGTH, Confusion, Document, Label
@@ -101,7 +101,7 @@ def _frequencies(findings: Findings) -> str:
     ]
     table = _table(["training points per label", "labels", "occurrences", "contribution to P@5", "coverage, %"], rows)
     contribution = "Contribution to P@5 by label frequency; the bars add up to P@5."
-    coverage = "Coverage: share of the occurring labels that are right in some top 5."
+    coverage = "Coverage: share of the labels in these data that are right in the top 5 of at least one point."
     note = "Each bin has about the same number of training occurrences; rarest labels first."
     left = _figure(contribution, plots.contributions, bins)
     right = _figure(coverage, plots.covered, findings.covered, bins)
@@ -109,7 +109,11 @@ def _frequencies(findings: Findings) -> str:
 
 
 def _labels(labels: LabelReport, tuned: bool) -> str:
-    why = "which had the best micro-F1 on held-out points" if tuned else "for want of held-out points to choose it on"
+    why = (
+        "which had the best micro-F1 on held-out points"
+        if tuned
+        else "because there are too few held-out points to choose one"
+    )
     averages, count = labels.averages(), len(labels.names)
     kinds = [[kind, *(f"{averages[kind + name]:.2f}" for name in ("P", "R", "F1"))] for kind in ("micro", "macro")]
     note = (
@@ -118,7 +122,7 @@ def _labels(labels: LabelReport, tuned: bool) -> str:
         + (f"The {LISTED} most frequent of {count:,} labels; " if count > LISTED else "")
         + "zipfel evaluate --per-label FILE writes all of them to a CSV file."
     )
-    table = _table(COLUMNS, labels.rows(LISTED))
+    table = _table(labels.columns, labels.rows(LISTED))
     return f'{_table(["", "P", "R", "F1"], kinds, "In percent")}\n{table}\n<p class="note">{escape(note)}</p>'
 
 

@@ -10,27 +10,30 @@ from typing import Any
 
 import numpy as np
 
-from zipfel.metrics import Bin
+from zipfel.design import SERIES, light, standalone, themed
+from zipfel.metrics import Bin, frequencies
 from zipfel.report.findings import Findings, Floats, Reliability, Shortlist
 
-INK, SOFT, ACCENT, SECOND, THIRD = "#22262e", "#8a909c", "#1f6f78", "#d08c3f", "#7a5c99"
+INK, SOFT, LINE = light("ink"), light("soft"), light("line")
+ACCENT, SECOND, THIRD = (light(name) for name in SERIES[:3])
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.size": 9,
-    "axes.edgecolor": SOFT,
+    "text.color": INK,
+    "axes.edgecolor": LINE,
     "axes.labelcolor": INK,
     "axes.linewidth": 0.7,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
-    "grid.color": "#e6e8ec",
+    "grid.color": light("track"),
     "grid.linewidth": 0.7,
     "legend.frameon": False,
     "lines.linewidth": 1.6,
     "lines.solid_capstyle": "round",
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
+    "xtick.color": LINE,
+    "ytick.color": LINE,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
 }
@@ -41,13 +44,19 @@ def styled_figure(name: str, width: float, height: float) -> Iterator[Any]:
     """Yield a figure to draw on within the block.  name: makes ids unique among the plots of a page."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
+    from matplotlib.rcsetup import cycler
 
-    with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
+    series = cycler(color=[light(colour) for colour in SERIES])
+    with mpl.rc_context({**STYLE, "axes.prop_cycle": series, "svg.hashsalt": name}):
         yield Figure(figsize=(width, height), layout="constrained")
 
 
-def svg_of(figure: Any, transparent: bool = False) -> str:
-    """Return a figure as SVG, with the same bytes each time."""
+def svg_of(figure: Any) -> str:
+    """Return a figure as the text of an SVG file for light and dark mode, with the same bytes each time."""
+    return standalone(_drawn(figure))
+
+
+def _drawn(figure: Any, transparent: bool = False) -> str:
     out = io.StringIO()
     figure.savefig(out, format="svg", transparent=transparent, metadata={"Date": None, "Creator": None})
     return out.getvalue()
@@ -59,7 +68,7 @@ def inline_svg(draw: Callable[..., None], *values: Any) -> str:
         axes = figure.subplots()
         axes.tick_params(length=0)
         draw(axes, *values)
-        svg = svg_of(figure, transparent=True)
+        svg = themed(_drawn(figure, transparent=True))
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.S)
     svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)  # it scales with the page
     svg = re.sub(r" font-family: [^;\"]*;?", "", svg)  # the page's
@@ -80,7 +89,7 @@ def covered(axes: Any, shares: Floats, bins: Sequence[Bin]) -> None:
 
 def bin_names(bins: Sequence[Bin]) -> list[str]:
     """Return the training frequencies of bins as axis labels."""
-    return [f"{b.lowest:,}" if b.lowest == b.highest else f"{b.lowest:,}–{b.highest:,}" for b in bins]
+    return [frequencies(b.lowest, b.highest).replace(" to ", "–") for b in bins]
 
 
 def _bars(axes: Any, heights: Sequence[float], bins: Sequence[Bin], label: str, colour: str) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-CSS = """
-:root { --ink: #22262e; --soft: #6b7280; --line: #e3e5ea; --accent: #1f6f78; --right: #2f7d4f; --wrong: #b4472f;
-  color-scheme: light; }
+from zipfel.design import variables
+
+CSS = (
+    f"""
+:root {{ {variables()} }}"""
+    + """
 * { box-sizing: border-box; }
-html { background: #f4f4f2; }
-body { margin: 0; color: var(--ink); font: 16px/1.5 Charter, "Bitstream Charter", "Sitka Text", Cambria, Georgia, serif;
+html { background: var(--paper); }
+body { margin: 0; color: var(--ink); font: 16px/1.5 var(--sans);
   -webkit-print-color-adjust: exact; print-color-adjust: exact; }
-main { max-width: 58rem; margin: 2rem auto; padding: 3rem 3.5rem 4rem; background: #fff;
+main { max-width: 58rem; margin: 2rem auto; padding: 3rem 3.5rem 4rem; background: var(--sheet);
   box-shadow: 0 1px 3px rgb(0 0 0 / .12); }
-h1, h2, h3, h4, table, figure, figcaption, .headline, .lead, .note, .said, .features {
-  font-family: "Inter", "Helvetica Neue", Helvetica, Arial, "Liberation Sans", system-ui, sans-serif; }
 h1 { margin: 0; font-size: 2.1rem; font-weight: 650; letter-spacing: -.02em; line-height: 1.15;
   overflow-wrap: anywhere; }
 h1 span { color: var(--soft); font-weight: 300; }
@@ -42,19 +43,19 @@ table { width: 100%; border-collapse: collapse; font-size: .85rem; font-variant-
 caption { padding-bottom: .3rem; text-align: left; font-weight: 600; }
 th { padding: .25rem .5rem; border-bottom: 1px solid var(--ink); text-align: right; font-weight: 500;
   color: var(--soft); vertical-align: bottom; }
-td { padding: .22rem .5rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top;
+td { padding: .22rem .5rem; border-bottom: 1px solid var(--track); text-align: right; vertical-align: top;
   overflow-wrap: anywhere; }
 th:first-child, td:first-child { padding-left: 0; text-align: left; }
 th:last-child, td:last-child { padding-right: 0; }
 .most td:nth-child(2), .most th:nth-child(2) { text-align: left; }
 .most td:nth-child(n+3) { white-space: nowrap; }
-article { margin: 0 0 1.6rem; padding-top: 1rem; border-top: 1px solid var(--line); }
+article { margin: 0 0 1.6rem; padding-top: 1rem; border-top: 1px solid var(--track); }
 h2 + .note + article { border-top: 0; padding-top: 0; }
 blockquote { margin: 0 0 .8rem; font-size: .95rem; white-space: pre-line; overflow-wrap: anywhere; }
 .features { font-size: .85rem; line-height: 1.9; }
 mark { padding: .08em 0; border-radius: .15em; color: inherit; }
-mark.for { background: rgb(47 125 79 / calc(var(--w) * .42)); }
-mark.against { background: rgb(180 71 47 / calc(var(--w) * .42)); }
+mark.for { background: color-mix(in srgb, var(--accent) calc(var(--w) * 34%), transparent); }
+mark.against { background: color-mix(in srgb, var(--against) calc(var(--w) * 34%), transparent); }
 .said { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: .6rem 2.5rem;
   font-size: .82rem; }
 .said ul { margin: 0; padding: 0; list-style: none; }
@@ -63,16 +64,18 @@ mark.against { background: rgb(180 71 47 / calc(var(--w) * .42)); }
   font-variant-numeric: tabular-nums; }
 .said b i { position: absolute; right: 0; bottom: 0; height: 2px; border-radius: 1px; background: currentcolor; }
 .said li > span { min-width: 0; overflow-wrap: anywhere; }
-.right b { color: var(--right); }
-.wrong b { color: var(--wrong); }
-.right > span::before { content: "✓ "; color: var(--right); }
-.wrong > span::before { content: "✗ "; color: var(--wrong); }
+.right b { color: var(--accent); }
+.wrong b { color: var(--against); }
+.right > span::before { content: "✓ "; color: var(--accent); }
+.wrong > span::before { content: "✗ "; color: var(--against); }
 .missed b { color: var(--soft); font-weight: 400; }
 em { color: var(--soft); font-style: normal; }
 small { color: var(--soft); font-size: .8em; }
-@media (max-width: 40rem) { main { margin: 0; padding: 1.5rem 1.2rem; } .headline { gap: .5rem 1.6rem; } }
+@media screen and (max-width: 40rem) { main { margin: 0; padding: 1.5rem 1.2rem; } .headline { gap: .5rem 1.6rem; }
+  table { display: block; overflow-x: auto; } }
 @page { size: A4; margin: 16mm 17mm; }
 @media print {
+  :root { color-scheme: light; }
   html { background: none; font-size: 13px; }
   body { font-size: 13px; }
   main { max-width: none; margin: 0; padding: 0; box-shadow: none; }
@@ -86,3 +89,4 @@ small { color: var(--soft); font-size: .8em; }
   .pair { grid-template-columns: 1fr 1fr; }
 }
 """
+)

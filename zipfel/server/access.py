@@ -51,7 +51,8 @@ def _host_of(header: bytes) -> str:
     """Return the host of a header `Host`, without port, brackets and the dot that may end a name."""
     text = header.decode("latin-1").strip().lower()
     if text.startswith("["):
-        return text[1:].partition("]")[0]
+        address, _, port = text[1:].partition("]")
+        return address if port == "" or port.startswith(":") else text
     return text.partition(":")[0].removesuffix(".")
 
 

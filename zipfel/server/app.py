@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -14,10 +12,12 @@ from starlette.responses import PlainTextResponse, Response
 
 from zipfel import __version__
 from zipfel.server import files, language, schema
-from zipfel.server.answers import FAILURE, NOT_FOUND, Problem, error_response, gone, json_response
-from zipfel.server.catalog import Slot
+from zipfel.server.annif import PREFIX, add_annif, problem_response
+from zipfel.server.answers import FAILURE, NOT_FOUND, Problem, error_response, json_response
+from zipfel.server.corrections import Corrections, CorrectionsAnswer, CorrectionsRequest
 from zipfel.server.docs import html_page, with_bodies
 from zipfel.server.service import Service
+from zipfel.server.turn import answered, chosen
 
 Model = Annotated[str | None, Query(max_length=200, description="Id of a model, see /models; default: the first.")]
 Version = Annotated[str | None, Query(max_length=64, description="Version of the model, if several are loaded.")]
@@ -50,7 +50,9 @@ def built(service: Service) -> FastAPI:
     )  # fmt: skip
     add_models(app, service)
     add_language(app, service)
+    add_corrections(app, service)
     add_labels(app, service)
+    add_annif(app, service)
     add_state(app, service)
     add_pages(app)
     app.add_exception_handler(Problem, on_problem)
@@ -64,44 +66,6 @@ def built(service: Service) -> FastAPI:
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI entries of error responses."""
     return {status: {"model": schema.Error} for status in statuses}
-
-
-def chosen(
-    request: Request, service: Service, model: str | None, version: str | None, texts: int | None = None
-) -> Slot:
-    """Return the model that a request asks for, and note it for log and metrics."""
-    slot, passage = service.catalog.slot(model, version), request.scope["passage"]
-    passage.model, passage.version, passage.texts = slot.id, slot.current.version, texts
-    return slot
-
-
-async def answered(request: Request, service: Service, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
-    """Return the response to a request; stop the work if it takes too long or if the client is gone."""
-    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(request))
-    try:
-        done, _ = await asyncio.wait(
-            {task, watch}, timeout=service.settings.timeout, return_when=asyncio.FIRST_COMPLETED
-        )
-    finally:
-        watch.cancel()
-        if not task.done():
-            task.cancel()
-    if task not in done:
-        raise gone() if watch in done else too_slow(service.settings.timeout)
-    content = task.result()
-    request.scope["passage"].version = content["model"]["version"]  # a swap may have come in between
-    return json_response(content)
-
-
-def too_slow(seconds: float) -> Problem:
-    """Return the response to a request that took too long."""
-    return Problem(503, f"the request took longer than {seconds:g} s; try again later", {"Retry-After": "5"})
-
-
-async def disconnected(request: Request) -> None:
-    """Wait until the client is gone; the body must have been read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def add_models(app: FastAPI, service: Service) -> None:
@@ -147,6 +111,23 @@ def add_language(app: FastAPI, service: Service) -> None:
             asked = schema.parsed(language.GroundRequest, body)
             slot = chosen(request, service, asked.model, asked.version, 1)
             return await answered(request, service, language.ground(service, slot, asked))
+
+
+def add_corrections(app: FastAPI, service: Service) -> None:
+    """Add the route that keeps what people accept and reject."""
+    corrections = Corrections(service)
+
+    @app.post(
+        "/corrections",
+        responses={200: {"model": CorrectionsAnswer}, **errors(404, 408, 413, 415, 429, 507)},
+    )
+    async def keep(request: Request) -> Response:
+        """Keep decisions on the labels of a text; they are on the server's disk when it answers."""
+        corrections.check(request)
+        async with service.bodies.of(request) as body:
+            asked = schema.parsed(CorrectionsRequest, body)
+            slot = chosen(request, service, asked.model, None, 1)
+            return await answered(request, service, corrections.keep(slot, asked, request.scope["passage"]))
 
 
 def add_labels(app: FastAPI, service: Service) -> None:
@@ -213,7 +194,7 @@ def add_pages(app: FastAPI) -> None:
 async def on_problem(request: Request, problem: Exception) -> Response:
     """Respond to a request that we refuse."""
     assert isinstance(problem, Problem)
-    return error_response(problem)
+    return refused(request, problem)
 
 
 async def on_http_error(request: Request, problem: Exception) -> Response:
@@ -221,14 +202,19 @@ async def on_http_error(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
     messages = {404: NOT_FOUND, 405: f"method {request.method:.20} is not allowed for this path"}
     message = messages.get(problem.status_code, str(problem.detail))
-    return error_response(Problem(problem.status_code, message, dict(problem.headers or {})))
+    return refused(request, Problem(problem.status_code, message, dict(problem.headers or {})))
 
 
 async def on_invalid_parameter(request: Request, problem: Exception) -> Response:
     """Respond to an invalid query parameter."""
     assert isinstance(problem, RequestValidationError)
     first = problem.errors()[0]
-    return error_response(Problem(400, f"{first['loc'][-1]}: {first['msg']}"))
+    return refused(request, Problem(400, f"{first['loc'][-1]}: {first['msg']}"))
+
+
+def refused(request: Request, problem: Problem) -> Response:
+    """Return the response to a refused request, in Annif's form on its routes."""
+    return (problem_response if request.scope["route_path"].startswith(PREFIX) else error_response)(problem)
 
 
 async def on_failure(request: Request, problem: Exception) -> Response:

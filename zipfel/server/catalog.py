@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -62,11 +62,24 @@ class Loaded:
             next_start = starts[number + 1] if number + 1 < len(starts) else len(haystack)
             position = haystack.find(query, next_start)
 
+    def titled(self, name: str) -> dict[str, str]:
+        """Return the title of a label as JSON has it: nothing where no label of the model has a title."""
+        labels = self.tagger.labels_
+        return {} if labels.titles is None else {"title": labels.title(name)}
+
+    def titles(self, paths: Iterable[Iterable[str]]) -> dict[str, Any]:
+        """Return the titles of the labels in paths as JSON has them, by label; nothing where labels have no titles."""
+        labels = self.tagger.labels_
+        return (
+            {} if labels.titles is None else {"titles": {name: labels.title(name) for path in paths for name in path}}
+        )
+
     def about(self, label: int) -> dict[str, Any]:
-        """Return a label's name, text (None if no label has one) and number of training points."""
+        """Return a label's name, title where labels have some, text (None if no label has one) and training points."""
         texts, counts = self.tagger.labels_.texts, self.tagger.labels_.counts
         return {
             "name": self.tagger.classes_[label],
+            **self.titled(self.tagger.classes_[label]),
             "text": None if texts is None else texts[label],
             "count": counts[label],
         }
@@ -84,8 +97,12 @@ class Slot:
         self.current = load(id, folder, device, copy)
 
     def newer(self) -> Loaded | None:
-        """Return the folder's model, loaded, if it is not the current version; else None."""
-        if version_of(self.folder) == self.current.version:
+        """Return the folder's model, loaded, if it is not the current version, or not the files in memory; else None.
+
+        Files may be other ones of the same version: sound ones in the place of those that were overwritten.
+        """
+        mapped = {} if self.copy else persistence.stamps(persistence.located(self.folder.resolve()))
+        if version_of(self.folder) == self.current.version and mapped == self.current.mapped:
             return None
         return load(self.id, self.folder, self.device, self.copy)
 

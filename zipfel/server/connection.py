@@ -10,10 +10,13 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address, ip_network
+from typing import Protocol
 
+import httptools
 import uvicorn
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
 from zipfel.server.answers import Problem, error_response
@@ -33,21 +36,39 @@ RATE = 64 << 10  # bytes per second at which a client must read
 UNIX = "unix"  # stands for the address of a client of a Unix socket
 
 
+class Open(Protocol):
+    """An open connection, as `Crowd` knows it."""
+
+    address: str
+    transport: asyncio.Transport
+    is_half_closed: bool
+
+    @property
+    def awaits_body(self) -> bool:
+        """Whether a part of a request's body is missing."""
+
+    def drop_if_stalled(self, now: float, patience: float) -> None:
+        """Close the connection at once if its client does not read, or reads too slowly."""
+
+    def refuse(self, problem: Problem) -> None:
+        """Respond without a request, and close the connection."""
+
+
 class Crowd:
     """The open connections of a process.  refused: called with the Problem of a request that no handler will see."""
 
     def __init__(self, settings: ServeSettings, refused: Callable[[Problem, str], None] = lambda *_: None) -> None:
         self.refused = refused
         self.trusted = [ip_network(proxy) for proxy in settings.trusted_proxies]
-        self.open: dict[Connection, None] = {}
+        self.open: dict[Open, None] = {}
         self.by_address: Counter[str] = Counter()
-        self.waiting: dict[str, dict[Connection, None]] = defaultdict(dict)  # without a request, longest-waiting first
+        self.waiting: dict[str, dict[Open, None]] = defaultdict(dict)  # without a request, longest-waiting first
 
     def is_trusted(self, address: str) -> bool:
         """Whether an address is that of a proxy, which speaks for many clients."""
         return address == UNIX or (bool(self.trusted) and any(ip_address(address) in known for known in self.trusted))
 
-    def enter(self, connection: Connection) -> None:
+    def enter(self, connection: Open) -> None:
         """Add a new connection; close others that wait for a request if there are too many."""
         address = connection.address
         if not self.is_trusted(address) and self.by_address[address] >= PER_ADDRESS:
@@ -62,7 +83,7 @@ class Crowd:
         if len(self.open) > CONNECTIONS + RESERVE:
             connection.refuse(_too_many())
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: Open) -> None:
         """Remove a closed connection."""
         if connection in self.open:
             del self.open[connection]
@@ -71,11 +92,11 @@ class Crowd:
                 del self.by_address[connection.address]
         self.work(connection)
 
-    def wait(self, connection: Connection) -> None:
+    def wait(self, connection: Open) -> None:
         """Note that a connection waits for a request."""
         self.waiting[connection.address][connection] = None
 
-    def work(self, connection: Connection) -> None:
+    def work(self, connection: Open) -> None:
         """Note that a connection has a request in progress."""
         waiting = self.waiting.get(connection.address, {})
         waiting.pop(connection, None)
@@ -84,7 +105,7 @@ class Crowd:
 
     def _close_one_of(self, address: str) -> None:
         for connection in self.waiting.get(address, ()):
-            self.work(connection)  # it closes only when the event loop gets to it
+            self.leave(connection)  # now: it closes only when the event loop gets to it
             connection.transport.abort()
             return
 
@@ -106,7 +127,7 @@ class Crowd:
         return error_response(Problem(503, "too many responses wait to be read; try again later", {"Retry-After": "5"}))
 
     @staticmethod
-    def unsent(connections: Iterable[Connection]) -> int:
+    def unsent(connections: Iterable[Open]) -> int:
         """Return the bytes that wait to be sent."""
         return sum(connection.transport.get_write_buffer_size() for connection in connections)
 
@@ -117,6 +138,18 @@ class Crowd:
                 connection.transport.abort()
             else:
                 connection.drop_if_stalled(now, STALLED if patience is None else patience)
+
+    def refuse_unfinished(self) -> None:
+        """Close connections whose request body has not arrived completely."""
+        for connection in list(self.open):
+            if connection.awaits_body:
+                connection.refuse(Problem(408, "the request body did not arrive before the service stopped"))
+
+
+def client_of(transport: asyncio.BaseTransport) -> tuple[str, int]:
+    """Return the address and port of a client; an IPv4 address as such, where a socket for IPv6 takes both."""
+    address, port = get_remote_addr(transport) or (UNIX, 0)  # type: ignore[arg-type]
+    return address.removeprefix("::ffff:") if "." in address else address, port
 
 
 def _too_many() -> Problem:
@@ -129,15 +162,20 @@ class Connection(HttpToolsProtocol):
     def __init__(self, config: uvicorn.Config, server_state: ServerState, crowd: Crowd) -> None:
         super().__init__(config, server_state, {})
         self.crowd, self.address = crowd, UNIX
-        self.awaits_head, self.head = True, 0  # bytes of the current request's headers
+        self.awaits_head, self.head, self.url = True, 0, b""  # head: bytes since the last headers or part of a body
         self.head_timer: asyncio.TimerHandle | None = None
         self.is_half_closed = False
         self.unsent, self.sent_at, self.send_until = 0, 0.0, 0.0  # bytes; when some were sent last; when all must be
 
+    @property
+    def awaits_body(self) -> bool:
+        """Whether a part of a request's body is missing."""
+        return self.cycle is not None and self.cycle.more_body and not self.transport.is_closing()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer for the first request."""
         super().connection_made(transport)
-        self.client = self.client or (UNIX, 0)
+        self.client = client_of(transport)
         self.address = self.client[0]
         self.head_timer = self.loop.call_later(HEAD_TIME, self._on_head_timeout)
         self.crowd.enter(self)
@@ -155,7 +193,7 @@ class Connection(HttpToolsProtocol):
         connection, which `Crowd.drop_gone` sees. HTTP/1.1 clients skip the interim response that tells them apart.
         """
         cycle = self.cycle
-        if cycle is None or cycle.response_complete or cycle.more_body or self.scheme == "https":
+        if cycle is None or cycle.response_complete or cycle.more_body:
             return False
         cycle.keep_alive, self.is_half_closed = False, True
         if cycle.scope["http_version"] == "1.1" and not cycle.response_started:
@@ -163,15 +201,41 @@ class Connection(HttpToolsProtocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes; check the size of headers, and start their timer."""
+        """Process received bytes; check the size of headers and trailers, and start the timer of headers."""
         self.head += len(data)
-        super().data_received(data)
-        if not self.awaits_head or self.transport.is_closing():
+        self._unset_keepalive_if_required()
+        self._parse(data)
+        if self.transport.is_closing():
             return
         if self.head > HEAD:
-            self.refuse(Problem(431, f"the request's headers exceed {HEAD} bytes"))
-        elif self.head and self.head_timer is None:
+            kind = "headers" if self.awaits_head else "trailers"
+            self.refuse(_too_long(kind))
+        elif self.awaits_head and self.head and self.head_timer is None:
             self.head_timer = self.loop.call_later(HEAD_TIME, self._on_head_timeout)
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._decline(data[offer.args[0] :])
+        except httptools.HttpParserError:
+            if len(self.url) < HEAD:
+                self.send_400_response("")
+            else:  # the parser takes no address of this length
+                self.refuse(_too_long("headers"))
+
+    def _decline(self, rest: bytes) -> None:
+        """Read a request that offers another protocol (Java's client offers HTTP/2) as if it did not.
+
+        The parser would skip its body.  rest: what was received after its headers.
+        """
+        if self.parser.get_method() == b"CONNECT":
+            self.send_400_response("")
+            return
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        lines += [name + b": " + value for name, value in self.headers if name not in (b"upgrade", b"connection")]
+        self.parser = httptools.HttpRequestParser(self)
+        self._parse(b"\r\n".join([*lines, b"", rest]))
 
     def _on_head_timeout(self) -> None:
         self.head_timer = None
@@ -190,8 +254,20 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; drop trailers, which come after the body: nobody reads them, and uvicorn would keep them."""
+        if self.awaits_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Pass on a part of the body."""
+        self.head = 0
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
         """Expect the body, whose size is limited where it is read."""
+        if self.parser.should_upgrade():  # it comes again: `_decline`
+            return
         self.awaits_head, self.head = False, 0
         self._stop_head_timer()
         self.crowd.work(self)
@@ -199,6 +275,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Expect the next request."""
+        if self.parser.should_upgrade():
+            return
         self.awaits_head, self.head = True, 0
         super().on_message_complete()
 
@@ -213,12 +291,10 @@ class Connection(HttpToolsProtocol):
         self.refuse(Problem(400, "not a valid HTTP request"))
 
     def refuse(self, problem: Problem) -> None:
-        """Respond without a request, and close the connection."""
+        """Respond without a request, unless a response is being sent, and close the connection."""
         self._stop_head_timer()
-        response = error_response(problem)
-        headers = [*response.raw_headers, *([] if "connection" in response.headers else [(b"connection", b"close")])]
-        lines = [STATUS_LINE[problem.status], *(name + b": " + value + b"\r\n" for name, value in headers)]
-        self.transport.write(b"".join([*lines, b"\r\n", bytes(response.body)]))
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            self.transport.write(_raw(error_response(problem)))
         self.transport.close()
         self.crowd.refused(problem, self.address)
 
@@ -233,3 +309,14 @@ class Connection(HttpToolsProtocol):
             self.send_until = now
         if unsent and now >= self.send_until:
             self.transport.abort()
+
+
+def _too_long(kind: str) -> Problem:
+    return Problem(431, f"the request's {kind} exceed {HEAD} bytes")
+
+
+def _raw(response: Response) -> bytes:
+    """Return a response as bytes; the connection ends after it."""
+    headers = [*response.raw_headers, *([] if "connection" in response.headers else [(b"connection", b"close")])]
+    lines = [STATUS_LINE[response.status_code], *(name + b": " + value + b"\r\n" for name, value in headers)]
+    return b"".join([*lines, b"\r\n", bytes(response.body)])

@@ -9,12 +9,13 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
-from zipfel.server import language, schema
+from zipfel.server import corrections, language, schema
 
 BODIES: dict[str, type[BaseModel]] = {
     "/tag": schema.TagRequest,
     "/explain": schema.ExplainRequest,
     **language.BODIES,
+    **corrections.BODIES,
 }
 REF = "#/components/schemas/{model}"
 
@@ -27,6 +28,7 @@ def with_bodies(make: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, An
         schemas = document["components"]["schemas"]
         for path, kind in BODIES.items():
             schemas[kind.__name__] = kind.model_json_schema(ref_template=REF)
+            schemas.update(schemas[kind.__name__].pop("$defs", {}))  # the parts of a body
             content = {"application/json": {"schema": {"$ref": REF.format(model=kind.__name__)}}}
             document["paths"][path]["post"]["requestBody"] = {"required": True, "content": content}
         for operation in (operation for path in document["paths"].values() for operation in path.values()):
@@ -50,9 +52,10 @@ def html_page(document: Mapping[str, Any]) -> str:
         for name, content in document["components"]["schemas"].items()
     ]
     return (
-        "<!doctype html><html lang='en'><meta charset='utf-8'><title>zipfel: API</title><h1>zipfel: API</h1>"
+        "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
+        "<title>zipfel: API</title><link rel='stylesheet' href='page/docs.css'><main><h1>zipfel: API</h1>"
         "<p>Machine-readable: <a href='openapi.json'>openapi.json</a></p>"
-        f"{''.join(operations_html)}<h2>Request and response bodies</h2>{''.join(schemas_html)}</html>"
+        f"{''.join(operations_html)}<h2>Request and response bodies</h2>{''.join(schemas_html)}</main></html>"
     )
 
 
@@ -61,7 +64,7 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
         f"<li><code>{escape(p['name'])}</code> ({escape(p['in'])}) {escape(p.get('description', ''))}</li>"
         for p in operation.get("parameters", ())
     )
-    request, response = _reference(operation.get("requestBody", {})), _reference(operation["responses"]["200"])
+    request, response = _reference(operation.get("requestBody", {})), _reference(operation["responses"].get("200", {}))
     return (
         f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation.get('description', ''))}</p>"
         f"<ul>{parameters}</ul><p>{request and f'Request: {request}. '}{response and f'Response: {response}.'}</p>"

@@ -21,7 +21,8 @@ from zipfel.server.connection import Connection
 from zipfel.server.measures import Measures, route_of
 from zipfel.server.settings import ServeSettings
 
-OPEN = ("/health", "/ready", "/", "/page")  # routes without a token; the page itself holds no output of the models
+# Routes without a token: the page and the description of the API are the same for all models, and links bear no token.
+OPEN = ("/health", "/ready", "/", "/page", "/docs", "/openapi.json")
 ALWAYS = ("/health", "/ready", "/metrics")  # routes that are answered under overload, too
 GZIP_FROM, GZIP_LEVEL = 1024, 4  # bytes; JSON of tags shrinks to a quarter, higher levels gain little
 NO_TOKEN = Problem(

@@ -54,7 +54,7 @@ class CandidatesAnswer(BaseModel):
 
 
 class GroundAnswer(BaseModel):
-    """Labels that a phrase may mean, best first; the score is the probability that the label is meant."""
+    """Labels that a phrase may mean, best first; the score is the probability that it is meant, if one is."""
 
     labels: list[Candidate]
     model: schema.ModelVersion

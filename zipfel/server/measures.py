@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 ROUTES = (
     "/tag", "/labels", "/labels/{name}", "/explain", "/models", "/health", "/ready", "/metrics", "/docs",
-    "/openapi.json", "/", "/page", "/candidates", "/ground", "other",
+    "/openapi.json", "/", "/page", "/candidates", "/ground", "/corrections",
+    "/v1/", "/v1/projects", "/v1/projects/{id}", "/v1/projects/{id}/suggest", "/v1/projects/{id}/suggest-batch",
+    "/v1/projects/{id}/learn", "/v1/vocabs", "/v1/vocabs/{id}", "other",
 )  # fmt: skip
 STATUSES = (
     200,
@@ -21,6 +23,7 @@ STATUSES = (
     308,
     400,
     401,
+    403,
     404,
     405,
     408,
@@ -32,6 +35,7 @@ STATUSES = (
     499,
     500,
     503,
+    507,
     0,
 )  # 499: the client is gone; 0: others
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -56,6 +60,10 @@ def route_of(path: str) -> str:
         return path
     if path.startswith("/labels/"):
         return "/labels/{name}"
+    if path.startswith(("/v1/projects/", "/v1/vocabs/")):
+        _, version, kind, _, *rest = path.split("/")
+        own = "/".join(("", version, kind, "{id}", *rest))
+        return own if own in ROUTES else "other"
     return "/page" if path.startswith("/page/") else "other"
 
 

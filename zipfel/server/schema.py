@@ -57,6 +57,8 @@ _TEXTS_BY_NAME = {  # no name may be blank
 }
 Asked = TypeVar("Asked", bound="_Asked")
 Paths = Annotated[list[list[str]], Field(description="Paths from the top of the hierarchy; none without one.")]
+Title = Annotated[str, Field(description="Name that people see, of a model that learned with a thesaurus.")]
+Titles = Annotated[dict[str, str], Field(description="Titles of the labels in the paths, where labels have titles.")]
 ModelId = Annotated[str, Field(max_length=200, description="Id of a model, see /models; default: the first.")]
 Version = Annotated[str, Field(max_length=64, description="Version of the model, if several are loaded; see /models.")]
 
@@ -127,12 +129,14 @@ class Models(BaseModel):
     """All served models."""
 
     models: list[Model]
+    corrections: Annotated[bool, Field(description="Whether the service keeps corrections: POST /corrections.")]
 
 
 class ScoredLabel(BaseModel):
     """A label and its score in [0, 1]."""
 
     label: str
+    title: Title | None = None
     score: float
 
 
@@ -150,6 +154,7 @@ class Label(BaseModel):
     """A label, its text (null if no label has one) and its number of training points."""
 
     name: str
+    title: Title | None = None
     text: str | None
     count: int
 
@@ -171,6 +176,7 @@ class LabelAnswer(Label):
     """A label and its nearest labels by cosine; `why` is the reason if there are none."""
 
     paths: Paths
+    titles: Titles | None = None
     near: list[NearLabel]
     why: str | None
     model: ModelVersion
@@ -191,8 +197,10 @@ class ExplainAnswer(BaseModel):
     """The terms that support a label or count against it; the score is 0 if the label is not in the top 1000."""
 
     label: str
+    title: Title | None = None
     score: float
     paths: Paths
+    titles: Titles | None = None
     reasons: list[Reason]
     model: ModelVersion
 

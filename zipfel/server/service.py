@@ -47,13 +47,14 @@ class Service:
         """Start to process the queues."""
         for batcher in self.batchers.values():
             self._run(batcher)
-        self._keep(asyncio.create_task(self.watch()))
+        self.keep(asyncio.create_task(self.watch()))
         self.ready = True
 
     def _run(self, batcher: Batcher) -> None:
-        self._keep(asyncio.create_task(batcher.run()))
+        self.keep(asyncio.create_task(batcher.run()))
 
-    def _keep(self, task: asyncio.Task[None]) -> None:
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Keep a task until it is done; it is cancelled if the service stops before."""
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
@@ -73,8 +74,12 @@ class Service:
             for slot in self.catalog.slots:
                 newer = await self._loaded(slot.id, slot.newer)
                 if newer is not None:
-                    before, slot.current = slot.current.version, newer
-                    log.line("swap", model=slot.id, before=before, after=newer.version)
+                    self.put(slot, newer)
+
+    def put(self, slot: Slot, newer: Loaded) -> None:
+        """Serve a newer version of a model from now on."""
+        before, slot.current = slot.current.version, newer
+        log.line("swap", model=slot.id, before=before, after=newer.version)
 
     async def watch(self) -> None:
         """Log an error, once for each version, if the files of a served model are overwritten in place."""
@@ -148,7 +153,11 @@ class Service:
             answer, loaded = await self.batchers[slot].tag(request)
         except ZipfelError as problem:  # the model cannot answer this request
             raise Problem(400, str(problem)) from None
-        return {"tags": [list(map(scored, row)) for row in answer.tags], "known": answer.known, "model": named(loaded)}
+        return {
+            "tags": [[scored(loaded, tag) for tag in row] for row in answer.tags],
+            "known": answer.known,
+            "model": named(loaded),
+        }
 
     def check_texts(self, texts: Sequence[int], extra: Sequence[int] = ()) -> None:
         """Check the number of texts and extra labels, and their lengths in characters."""
@@ -173,7 +182,8 @@ class Service:
 
     def models(self) -> dict[str, Any]:
         """List the models."""
-        return {"models": [described(slot, slot is self.catalog.slot(None)) for slot in self.catalog.slots]}
+        models = [described(slot, slot is self.catalog.slot(None)) for slot in self.catalog.slots]
+        return {"models": models, "corrections": self.settings.corrections is not None}
 
     async def labels(self, slot: Slot, query: str, limit: int) -> dict[str, Any]:
         """Search labels."""
@@ -224,9 +234,9 @@ def named(loaded: Loaded) -> dict[str, str]:
     return {"id": loaded.id, "version": loaded.version}
 
 
-def scored(tag: tuple[str, float]) -> dict[str, Any]:
-    """Return a tag as JSON has it."""
-    return {"label": tag[0], "score": tag[1]}
+def scored(loaded: Loaded, tag: tuple[str, float]) -> dict[str, Any]:
+    """Return a tag as JSON has it: with a title where labels have titles."""
+    return {"label": tag[0], "score": tag[1], **loaded.titled(tag[0])}
 
 
 def described(slot: Slot, default: bool) -> dict[str, Any]:
@@ -246,7 +256,8 @@ def explained(loaded: Loaded, document: str | Mapping[str, str], label: str) -> 
     scores: Mapping[str, float] = dict(loaded.tagger.predict([document], K)[0])
     reasons = [reason._asdict() for reason in loaded.tagger.explain(document, label)]
     paths = loaded.tagger.labels_.paths(label)
-    return {"label": label, "score": scores.get(label, 0.0), "paths": paths, "reasons": reasons, "model": named(loaded)}
+    about = {"label": label, **loaded.titled(label), "score": scores.get(label, 0.0), "paths": paths}
+    return {**about, **loaded.titles(paths), "reasons": reasons, "model": named(loaded)}
 
 
 def label_details(loaded: Loaded, name: str, id: int) -> dict[str, Any]:
@@ -257,5 +268,6 @@ def label_details(loaded: Loaded, name: str, id: int) -> dict[str, Any]:
         near, why = [], str(problem)
     paths = loaded.tagger.labels_.paths(name)
     texts = [loaded.about(loaded.label_ids[label])["text"] for label, _ in near]
-    near_json = [{**scored(tag), "text": text} for tag, text in zip(near, texts, strict=True)]
-    return {**loaded.about(id), "paths": paths, "near": near_json, "why": why, "model": named(loaded)}
+    near_json = [{**scored(loaded, tag), "text": text} for tag, text in zip(near, texts, strict=True)]
+    about = {**loaded.about(id), "paths": paths, **loaded.titles(paths)}
+    return {**about, "near": near_json, "why": why, "model": named(loaded)}

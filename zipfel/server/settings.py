@@ -36,6 +36,12 @@ class ServeSettings(Settings):
         None, "file with the tokens that requests may send, `NAME TOKEN` on each line; read again on SIGHUP; "
         "default: the one in $ZIPFEL_TOKEN"
     )  # fmt: skip
+    corrections: Path | None = setting(
+        None, "keep the labels that people accept and reject (the page's, and POST /corrections) in this folder"
+    )
+    learn: bool = setting(
+        False, "let models that remember points learn from POST /v1/projects/ID/learn, which saves them"
+    )
     workers: int = setting(1, "processes; they share one memory-mapped copy of the models", at_least=1)
     copy: bool = setting(False, "read models into memory, so that their files may be overwritten; one copy a process")
     device: str = setting("cpu", "where models compute: cpu, cuda, cuda:1, mps, or auto")
@@ -84,6 +90,8 @@ def _read_models(file: Path) -> dict[str, list[Path]]:
         raise DataError('expected one table [models] with a line NAME = "FOLDER" for each model', file)
     models = {}
     for name, value in table.items():
+        if not name:
+            raise DataError("a model must have a name", file)
         folders = value if isinstance(value, list) else [value]
         if not folders or not all(isinstance(folder, str) and folder for folder in folders):
             raise DataError(f"{name} must be a folder or a list of folders; found {value!r}", file)

@@ -8,7 +8,6 @@ import logging
 import resource
 import signal
 import socket
-import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,23 +19,25 @@ import torch
 import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from zipfel.errors import INTERRUPTED, ConfigError
+from zipfel.errors import INTERRUPTED
 from zipfel.server import door, log
 from zipfel.server.access import Tokens
 from zipfel.server.app import built
 from zipfel.server.catalog import Catalog
-from zipfel.server.connection import HEAD_TIME, IDLE, UNIX, Connection, Crowd
+from zipfel.server.connection import IDLE, UNIX, Connection, Crowd
 from zipfel.server.gate import Gate
 from zipfel.server.measures import Measures
 from zipfel.server.service import Service
 from zipfel.server.settings import ServeSettings, Sources
-from zipfel.server.signals import signals_arrive
+from zipfel.server.signals import hold_signals, signals_arrive
+from zipfel.server.tls import Tls, tls_context
 
 BACKLOG = 2048  # connections that may wait to be accepted
 LINGER = 1.0  # seconds that connections stay open at the end, for requests in transit
 SWITCH = 0.0005  # seconds until a tagging thread yields to others: with 0.005, p99 under load is a sixth longer
 GRACE = 30  # seconds to finish requests in progress at the end
 LAST_READ = 2.0  # seconds without a byte sent after which a client counts as gone at the end
+LAST_BODY = 5.0  # seconds for the rest of request bodies to arrive at the end
 Handler = Callable[[int, FrameType | None], None]
 LATE = 2 * door.PATIENCE  # seconds after the drain time at which a worker stops without word from the main process
 
@@ -63,6 +64,7 @@ class Server(uvicorn.Server):
         try:
             yield
         finally:
+            hold_signals()  # one that comes now must not turn an orderly end into a death
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -98,12 +100,12 @@ class Server(uvicorn.Server):
         task.add_done_callback(self.tasks.discard)
 
     def _read_certificate(self) -> None:
-        """Use the current certificate for new connections."""
-        if self.config.ssl is not None and self.settings.tls_cert is not None:
-            self.config.ssl.load_cert_chain(self.settings.tls_cert, self.settings.tls_key)
+        """Use the current certificate for new connections; if it cannot be used, the old one stays."""
+        if self.settings.tls_cert is not None:
+            self.config.ssl = tls_context(self.settings)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen. uvicorn would give TLS clients a minute for their handshake."""
+        """Start to listen."""
         self.loop = asyncio.get_running_loop()
         parent = parent_process()
         if parent is not None:  # stop when the main process is gone
@@ -117,12 +119,12 @@ class Server(uvicorn.Server):
         signals_arrive()
 
     async def _listen(self, sock: socket.socket) -> asyncio.Server:
-        tls, handshake = self.config.ssl, None if self.config.ssl is None else HEAD_TIME
         create = self.loop.create_unix_server if sock.family == socket.AF_UNIX else self.loop.create_server
-        return await create(self._connection, sock=sock, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=handshake)
+        return await create(self._connection, sock=sock, backlog=BACKLOG)
 
-    def _connection(self) -> Connection:
-        return Connection(self.config, self.server_state, self.crowd)
+    def _connection(self) -> Connection | Tls:
+        connection = Connection(self.config, self.server_state, self.crowd)
+        return connection if self.config.ssl is None else Tls(connection, self.config.ssl)
 
     async def on_tick(self, counter: int) -> bool:
         """Close dead connections every second; stop at the end of the drain time."""
@@ -150,9 +152,12 @@ class Server(uvicorn.Server):
         log.line("stopped")
 
     async def _drop_gone(self) -> None:
-        """Close dead connections sooner than before: a client that does not read must not delay the end."""
+        """Close dead connections sooner than before: a client that does not read, or send, must not delay the end."""
+        start = self.loop.time()
         while True:
             self.crowd.drop_gone(self.loop.time(), LAST_READ)
+            if self.loop.time() >= start + LAST_BODY:
+                self.crowd.refuse_unfinished()
             await asyncio.sleep(0.1)
 
     async def _accept_pending(self, sockets: list[socket.socket]) -> None:
@@ -203,14 +208,10 @@ def _config(gate: Gate, settings: ServeSettings) -> uvicorn.Config:
     config = uvicorn.Config(
         app, http=Connection, ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False,
         server_header=False, proxy_headers=False, interface="asgi3", timeout_keep_alive=IDLE,
-        timeout_graceful_shutdown=GRACE, ssl_certfile=settings.tls_cert, ssl_keyfile=settings.tls_key,
+        timeout_graceful_shutdown=GRACE,
+        ssl_context_factory=None if settings.tls_cert is None else lambda *_: tls_context(settings),
     )  # fmt: skip
-    try:
-        config.load()
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"cannot use the certificate {settings.tls_cert} with the key {settings.tls_key}: {error}"
-        ) from None
+    config.load()
     return config
 
 

@@ -32,6 +32,14 @@ def set_threads(count: int) -> None:
     """Use this many threads on the CPU from now on, in the whole process: torch, faiss, gensim and numpy.
 
     The default is one for each core. Weights may differ in their last digits between numbers of threads.
+
+    Args:
+        count: at least 1.
+
+    Example:
+        >>> set_threads(0)
+        Traceback (most recent call last):
+        zipfel.errors.ConfigError: threads must be a whole number of at least 1; found 0
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ConfigError(f"threads must be a whole number of at least 1; found {count!r}")

@@ -6,10 +6,8 @@ methods in both cases, and know no more than their own labels and what to gather
 
 from __future__ import annotations
 
-import os
-import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
@@ -19,9 +17,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from zipfel.errors import ConfigError, LostRankError, OtherRankError, ZipfelError
+from zipfel.training.meeting import Meeting, patience
 from zipfel.types import Share
 
-MEETING = timedelta(minutes=5)  # to wait for the others at the start
+STOPPED = "stopped"  # what a rank says instead of a problem when Ctrl-C has stopped its work
 WAITING = timedelta(days=7)  # a rank may wait for the first one's long stage; one that dies is noticed at once
 SENT_AT_ONCE = 1 << 26  # bytes of a table that are sent to the first rank at a time
 Ids = Tensor | None
@@ -56,8 +55,8 @@ class World:
         """Return this rank's part of a term of the loss that all ranks compute."""
         return term
 
-    def sum(self, values: Tensor) -> Tensor:
-        """Return the sum of values over ranks, without gradients."""
+    def sum(self, values: Tensor, kind: str = "sums over labels") -> Tensor:
+        """Return the sum of values over ranks, without gradients.  kind: what `sent` counts them as."""
         return values
 
     def max(self, values: Tensor) -> Tensor:
@@ -113,25 +112,53 @@ class Ranks(World):
         super().__init__()
         self.rank, self.size, self.is_first = rank, size, rank == 0
         self.stopping = False  # set by a signal; all ranks stop at the same step
+        self.works_alone = False  # while others wait for the result
+        self.meeting: Meeting | None = None
 
     @classmethod
     def met(cls, device: torch.device) -> Self:
         """Meet the other ranks, as torchrun or `--workers` started them: gloo between CPUs, NCCL between GPUs."""
+        return cls.of(Meeting.joined(), device)
+
+    @classmethod
+    def of(cls, meeting: Meeting, device: torch.device) -> Self:
+        """Return the ranks that have met, connected to each other."""
         import torch.distributed as dist
 
-        rank, size = _number("RANK"), _number("WORLD_SIZE")
-        kind = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        address = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
-        if device.type == "cuda":
+        on_gpu, store = device.type == "cuda", dist.PrefixStore("group", meeting.store)  # type: ignore[attr-defined]
+        if on_gpu:
             torch.cuda.set_device(device)
         try:
-            dist.init_process_group(kind, timeout=MEETING)
-            dist.barrier(device_ids=[device.index or 0] if device.type == "cuda" else None)
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if on_gpu else "gloo", store=store, rank=meeting.rank, world_size=meeting.size,
+                timeout=timedelta(seconds=max(30.0, patience())),
+            )  # fmt: skip
+            dist.barrier(device_ids=[device.index or 0] if on_gpu else None)
         except (RuntimeError, ValueError, OSError) as error:
-            raise ConfigError(f"rank {rank} of {size} on {socket.gethostname()} cannot meet the others at {address}: "
+            raise ConfigError(f"rank {meeting.rank} of {meeting.size} on {meeting.host} cannot talk to the others: "
                               f"{_line(error)}") from None  # fmt: skip
         dist.distributed_c10d._set_pg_timeout(WAITING, None)
-        return cls(rank, size)
+        world = cls(meeting.rank, meeting.size)
+        world.meeting = meeting
+        return world
+
+    def stop(self) -> None:
+        """Stop training on all ranks, as a signal asks: after this step, or at once where others wait for this one."""
+        if self.works_alone:
+            raise KeyboardInterrupt
+        self.stopping = True
+
+    def leave(self) -> None:
+        """Part from the others once all have come to their end.
+
+        gloo's threads must end before the process does: it aborts otherwise, now and then.
+        """
+        import torch.distributed as dist
+
+        self._call(dist.barrier)
+        if self.meeting is not None:
+            self.meeting.leave()
+        dist.destroy_process_group()
 
     # --- Of vectors and gradients -------------------------------------------------------------------------------------
 
@@ -251,7 +278,14 @@ class Ranks(World):
         """Let the first rank do some work, and return its result on all; if it fails, it fails on all."""
         import torch.distributed as dist
 
-        answer: list[Any] = [self.all(lambda: work() if self.is_first else None)]
+        def alone() -> Result | None:
+            self.works_alone = self.is_first
+            try:
+                return work() if self.is_first else None
+            finally:
+                self.works_alone = False
+
+        answer: list[Any] = [self.all(alone)]
         self._call(dist.broadcast_object_list, answer, 0)
         return answer[0]  # type: ignore[no-any-return]
 
@@ -262,12 +296,21 @@ class Ranks(World):
         except LostRankError:
             raise
         except BaseException as error:
-            self.everyone(_line(error) if isinstance(error, Exception) else "stopped")
+            problems = self.everyone(STOPPED if isinstance(error, KeyboardInterrupt) else _line(error))
+            self._raise_problem(problems[: self.rank])  # one rank reports what all have found
+            if self.meeting is not None:
+                self.meeting.is_elected = True
             raise
-        problems = [problem for problem in self.everyone(None) if problem is not None]
-        if problems:
-            raise OtherRankError(problems[0])
+        self._raise_problem(self.everyone(None))
         return result
+
+    def _raise_problem(self, problems: Sequence[str | None]) -> None:
+        """Raise the first problem that another rank has, if there is any."""
+        found = next((problem for problem in problems if problem is not None), None)
+        if found == STOPPED:
+            raise KeyboardInterrupt
+        if found is not None:
+            raise OtherRankError(found)
 
     def check_same(self, inputs: Mapping[str, Any]) -> None:
         """Raise ConfigError if ranks were started with different inputs."""
@@ -285,8 +328,9 @@ class Ranks(World):
         try:
             collective(*arguments)
         except RuntimeError as error:
-            raise LostRankError(f"rank {self.rank} lost another rank ({_line(error)}); "
-                                "run the same command again to resume") from None  # fmt: skip
+            lost = None if self.meeting is None else self.meeting.lost()
+            lost = lost or f"rank {self.rank} of {self.size} has lost another one ({_line(error)})"
+            raise LostRankError(f"{lost}; run the same command again to resume") from None
 
 
 class _Gather(torch.autograd.Function):
@@ -313,18 +357,6 @@ class _Total(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return ctx.ranks.sum(gradient, "vectors of labels"), None
-
-
-def started() -> bool:
-    """Whether torchrun, or `zipfel train --workers`, has started this process as a rank."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def _number(name: str) -> int:
-    text = os.environ.get(name, "")
-    if not text.isdigit():
-        raise ConfigError(f"the environment variable {name} must be a whole number; found {text!r}")
-    return int(text)
 
 
 def _line(error: BaseException) -> str:

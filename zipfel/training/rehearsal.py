@@ -89,7 +89,7 @@ class Rehearsal(Observer):
             self.stages[stage] = (seconds, grows_with)
 
     def _lap(self) -> float:
-        """Return the seconds since the last call, once the device has done all that it was given."""
+        """Return the seconds since the last call, once the device has finished its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         now = time.perf_counter()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import orjson
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -25,7 +25,7 @@ from zipfel.data.formats.files import lock, new_file, write_bytes
 from zipfel.errors import ConfigError, DataError
 from zipfel.training.progress import Growth, Observer, Progress, line_of
 from zipfel.training.ranks import World
-from zipfel.training.together import read_together, write_together
+from zipfel.training.together import Split, read_together, write_together
 from zipfel.types import Share
 
 State = dict[str, Tensor]
@@ -55,6 +55,7 @@ class Run:
         A run that has kept no result, such as one killed before its first checkpoint, does not count: the folder is
         used as if it were new.  fresh: start over. Results of an earlier run are removed, and nothing else.
         """
+        self.world.check_same({"seed": self.seed, **_flat(inputs)})
         resumes = self.world.first(lambda: self._opened(inputs, fresh))
         self.is_open = True
         return resumes
@@ -128,12 +129,32 @@ class Run:
         self.keep(name, result)
         return result
 
-    def load(self, name: str, split: Mapping[str, Share] | None = None) -> tuple[State, dict[str, Any]] | None:
+    def stage_of_all(
+        self, name: str, make: Callable[[], State], grows_with: Growth = "points", reads: Split | None = None,
+        writes: Callable[[State], tuple[State, Mapping[str, Share]]] = lambda state: (state, {}),
+    ) -> State:  # fmt: skip
+        """Return a stage's result that all ranks make together; without `reads`, it is the same on each of them.
+
+        reads: which part of a kept result is this rank's.  writes: returns the result as it is kept, and which part of
+        it this rank has.
+        """
+        self.world.check_stop()
+        kept = self.load(name, reads)
+        if kept is not None:
+            return kept[0]
+        start = time.perf_counter()
+        result = self.world.all(make)
+        self.observer.made(name, time.perf_counter() - start, grows_with)
+        state, split = writes(result)
+        self.keep(name, state, split=split)
+        return state
+
+    def load(self, name: str, split: Split | None = None) -> tuple[State, dict[str, Any]] | None:
         """Return the tensors and notes kept under a name, or None.  split: tensors of which this rank takes a share."""
         path = self._file(name)
         if path is None or not self.world.first(path.exists):
             return None
-        return self.world.all(lambda: read_together(path, split) if split else read_state(path))
+        return self.world.all(lambda: read_together(path, split or {}))
 
     def keep(
         self, name: str, state: State, notes: Mapping[str, Any] | None = None, split: Mapping[str, Share] | None = None
@@ -228,6 +249,8 @@ def _read_inputs(path: Path) -> dict[str, Any]:
 
 
 def _check_same(kept: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
+    if kept.get("model") != wanted.get("model"):  # then nearly all settings differ
+        kept, wanted = ({key: given.get(key) for key in ("seed", "model", "data")} for given in (kept, wanted))
     was, now = _flat(kept), _flat(wanted)
     keys = [key for key in {**now, **was} if was.get(key) != now.get(key)]
     differ = [f"{key} was {was.get(key)!r} and is {now.get(key)!r}" for key in keys]
@@ -275,9 +298,4 @@ def state_size(state: State) -> int:
 
 def read_state(path: Path) -> tuple[State, dict[str, Any]]:
     """Read a file that `write_state` wrote."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            notes = orjson.loads((file.metadata() or {}).get("notes", "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118
-    except (SafetensorError, OSError, orjson.JSONDecodeError) as error:
-        raise DataError(f"not a file of tensors: {error}", path) from None
+    return read_together(path, {})

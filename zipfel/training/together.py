@@ -6,28 +6,35 @@ another number of them can read it. All of them must see the folder.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from zipfel.data.formats.shards import NAMES
 from zipfel.errors import DataError
 from zipfel.training.ranks import World
 from zipfel.types import Share
 
 State = dict[str, Tensor]
-NAMES = {
-    "torch.float64": "F64", "torch.float32": "F32", "torch.float16": "F16", "torch.bfloat16": "BF16",
-    "torch.int64": "I64", "torch.int32": "I32", "torch.int16": "I16", "torch.int8": "I8", "torch.uint8": "U8",
-    "torch.bool": "BOOL",
-}  # fmt: skip
+
+
+class Ragged(NamedTuple):
+    """The entries of some rows whose lengths differ; the tensor `ends` of the same file says where each row ends."""
+
+    ends: str
+    own: Share
+
+
+Split = Mapping[str, Share | Ragged]
 
 
 def write_together(
@@ -49,18 +56,25 @@ def write_together(
                 temporary.unlink(missing_ok=True)
 
 
-def read_together(path: Path, split: Mapping[str, Share]) -> tuple[State, dict[str, Any]]:
+def read_together(path: Path, split: Split) -> tuple[State, dict[str, Any]]:
     """Read a file of tensors; of those in `split`, only the rows of the share."""
     try:
         with safe_open(path, framework="pt") as file:
             notes = orjson.loads((file.metadata() or {}).get("notes", "{}"))
             state = {
-                name: file.get_slice(name)[split[name].rows] if name in split else file.get_tensor(name)
+                name: file.get_slice(name)[_rows(file, split[name])] if name in split else file.get_tensor(name)
                 for name in file.keys()  # noqa: SIM118
             }
             return state, notes
     except (SafetensorError, OSError, orjson.JSONDecodeError) as error:
         raise DataError(f"not a file of tensors: {error}", path) from None
+
+
+def _rows(file: Any, part: Share | Ragged) -> slice:
+    if isinstance(part, Share):
+        return part.rows
+    ends = file.get_tensor(part.ends)
+    return slice(int(ends[part.own.start]), int(ends[part.own.stop]))
 
 
 def _layout(state: State, notes: Mapping[str, Any], split: Mapping[str, Share]) -> tuple[bytes, dict[str, int], int]:
@@ -70,11 +84,8 @@ def _layout(state: State, notes: Mapping[str, Any], split: Mapping[str, Share]) 
     for name in sorted(state, key=lambda name: (-state[name].element_size(), name)):
         tensor, first = state[name], end
         shape = [split[name].total, *tensor.shape[1:]] if name in split else list(tensor.shape)
-        numbers = 1
-        for length in shape:
-            numbers *= length
-        end += numbers * tensor.element_size()
-        entries[name] = {"dtype": NAMES[str(tensor.dtype)], "shape": shape, "data_offsets": [first, end]}
+        end += math.prod(shape) * tensor.element_size()
+        entries[name] = {"dtype": NAMES[tensor.dtype], "shape": shape, "data_offsets": [first, end]}
         starts[name] = first
     text = orjson.dumps(entries)
     text += b" " * (-len(text) % 8)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from zipfel.data.disk import permuted
 from zipfel.nn.encoders import EmbeddingTable
 from zipfel.nn.optim import Adam, Optimiser, Sgd
 from zipfel.training.machine import keep_freed_memory
@@ -151,7 +153,7 @@ def drawn(points: int | Weights, numbers: np.random.Generator) -> Rows:
     epochs differ and their mean is right (systematic sampling).
     """
     if isinstance(points, int):
-        return numbers.permutation(points)
+        return permuted(points, numbers)
     order = numbers.permutation(len(points))
     shares = np.cumsum(points[order])
     ends = np.floor(shares / shares[-1] * len(points) + numbers.random()).astype(np.int64)
@@ -178,6 +180,7 @@ class _Training:
         self.steps = self.steps_an_epoch * schedule.epochs
         self.sums: dict[str, Tensor] = {}  # of the terms of the loss, since the epoch began or resumed
         self.summed = 0
+        self.sent: Counter[str] = Counter()  # bytes that this rank has sent in these steps, by what they are
         self.reported = self.saved = time.monotonic()
         self.device = next(iter(module.parameters())).device
 
@@ -196,7 +199,7 @@ class _Training:
             if self._is_stale(epoch) or observer.is_enough():  # stale: also a run that was killed after its last epoch
                 break
             self.module.train()
-            self.sums, self.summed = {}, 0
+            self.sums, self.summed, self.sent = {}, 0, Counter()
             order = drawn(self.points, self.run.numbers(self.stage, epoch))
             for step in range(position.step, self.steps_an_epoch):
                 batch = order[step :: self.steps_an_epoch]
@@ -218,12 +221,14 @@ class _Training:
     def _step(self, rows: Rows, epoch: int, step: int) -> None:
         generator = self.run.generator(self.stage, epoch, step + 1)
         sums = self.run.world if self.run.world.splits else None
+        before = Counter(self.run.world.sent)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.schedule.half or self.device.type == "cuda"):
             terms = self.objective(np.sort(rows), generator)
             loss = sum(terms.values(), start=torch.zeros((), device=self.device))
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step(self.schedule.rate_at(epoch * self.steps_an_epoch + step, self.steps), sums)
         self.summed += 1
+        self.sent += self.run.world.sent - before
         for name, term in terms.items():
             self.sums[name] = self.sums.get(name, 0) + term.detach()
 
@@ -264,8 +269,11 @@ class _Training:
                 self.best_weights = {name: value.clone() for name, value in self.module.state_dict().items()}
         self.run.observer.did("validation")
         seconds = round(self.position.seconds, 2)
-        named = {} if self.metric is None else {"metric": self.metric}
-        self.run.log(stage=self.stage, epoch=epoch + 1, seconds=seconds, validation=score, **named, **self._losses())
+        named: dict[str, Any] = {} if self.metric is None else {"metric": self.metric}
+        losses = self._losses()
+        if self.sent:  # a rank receives as much as it sends
+            named |= {"bytes_a_step": {kind: count // max(1, self.summed) for kind, count in self.sent.items()}}
+        self.run.log(stage=self.stage, epoch=epoch + 1, seconds=seconds, validation=score, **named, **losses)
 
     def checkpoint(self) -> None:
         """Keep everything needed to resume from here."""

@@ -36,7 +36,7 @@ def tune(
     fresh: bool = False,
     watcher: Watcher | None = None,
 ) -> Tuned:
-    """Search for settings of a tagger's model, and return the best, in an unfitted tagger, with what was tried.
+    """Search for settings of a tagger's model; return an unfitted tagger with the best ones, and all trials.
 
     tagger: its `settings` and `text` stay as they are; other settings with a declared search range are searched.  X, y,
     label_texts, label_names, parents, ancestors: as in `Tagger.fit`; X may also be a `Dataset`, without y.  budget:

@@ -21,7 +21,7 @@ from zipfel.tune.results import FILES, STUDY, TOML
 
 
 class StudyFolder(Run):
-    """The folder of a search, which is locked and knows what the search was made from, as that of a run does."""
+    """The folder of a search: locked, with the inputs of the search on record, like the folder of a run."""
 
     def has_results(self) -> bool:
         """Whether a trial was judged."""
@@ -59,7 +59,7 @@ def journal(path: Path) -> BaseStorage:
 
 
 class HoldsCtrlC(BaseJournalFileLock):
-    """Holds Ctrl-C back while Optuna writes a line, in the place of its file lock.
+    """Holds Ctrl-C back while Optuna writes a line; replaces its file lock.
 
     The folder is locked already. Optuna's own lock fails with an OSError if Ctrl-C comes while it is released, and
     makes the next process wait for 30 s if this one is killed.

@@ -62,7 +62,7 @@ class Judge:
         return cls(learned, held_out, sizes_of(len(train)), order, weights)
 
     def smaller(self, size: int) -> Dataset:
-        """Return the data set with only so many points of train."""
+        """Return the data set with only this many points of train."""
         if size == len(self.dataset.train):
             return self.dataset
         rows = np.sort(self.order[:size])

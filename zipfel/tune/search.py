@@ -220,7 +220,7 @@ class Search:
         return None
 
     def measured(self, values: Mapping[str, Any], size: int, number: int) -> dict[str, float]:
-        """Return the metrics of these settings after training on so many points."""
+        """Return the metrics of these settings after training on this many points."""
         tagger, best = self.tagger_with(values), best_of(self.trials())
 
         def tick() -> None:

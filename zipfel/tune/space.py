@@ -65,7 +65,7 @@ class Space:
 
     @property
     def digest(self) -> str:
-        """A few letters that tell one space from another: a study is resumed only in its own."""
+        """A short hash of the space: a study is resumed only if this is unchanged."""
         return f"{zlib.crc32(repr([(p.name, tuple(p.values), p.start) for p in self.parameters]).encode()):08x}"
 
     def suggested(self, trial: Any) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def space_of(settings: config.Settings, named: Mapping[str, Any], text: Mapping[
         if FIELDS not in text:
             parameters += _field_weights(dataset.train.texts)
     if not parameters:
-        raise ConfigError("there is nothing to search: no setting that is left open declares values to search")
+        raise ConfigError("nothing to search: no setting that you left open declares values to search")
     return Space(tuple(parameters))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +20,16 @@ from zipfel.errors import ConfigError, check_installed
 Engine = Callable[[Callable[[], Worker], Iterable[Order]], Iterator[Answer]]
 
 SECONDS = 5.0  # to reach an address
+CONNECTING = 60.0  # seconds that a process has to connect to a Ray
+
+_TRY = """
+import sys, ray
+try:
+    ray.init(sys.argv[1], logging_level="ERROR", log_to_driver=False)
+except Exception as error:
+    print(str(error) or type(error).__name__)
+    sys.exit(1)
+"""
 
 
 def local(make: Callable[[], Worker], orders: Iterable[Order]) -> Iterator[Answer]:
@@ -98,6 +110,8 @@ def _connected(address: str | None) -> Iterator[None]:
         return
     if address not in (None, "auto", "local"):
         _reach(address)
+    if address not in (None, "local"):
+        _try(address)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
     try:
@@ -123,3 +137,19 @@ def _reach(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ConfigError(f"no Ray at {address}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _try(address: str) -> None:
+    """Connect to Ray in another process; raise ConfigError if that fails, or takes too long.
+
+    Ray waits long for a half-started Ray, in code that nothing interrupts but the end of its process.
+    """
+    words = [sys.executable, "-c", _TRY, address]
+    try:
+        tried = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=CONNECTING, check=False)
+    except subprocess.TimeoutExpired:
+        problem = f"the port is open, but connecting took more than {CONNECTING:g} seconds"
+        raise ConfigError(f"no Ray at {address}: {problem}; see `ray status` on this machine") from None
+    if tried.returncode:
+        said = tried.stdout.decode(errors="replace").strip() or f"connecting ended with code {tried.returncode}"
+        raise ConfigError(f"no Ray at {address}: {reason(RuntimeError(said))}")

@@ -70,7 +70,7 @@ def opened_folder(out: Path, fresh: bool) -> Iterator[None]:
 def _clean(out: Path, fresh: bool) -> None:
     foreign = next((path for path in out.iterdir() if not path.name.startswith(("part-", ".part-", "_", "._"))), None)
     if foreign is not None or (not (out / MANIFEST).exists() and any(out.glob("part-*"))):
-        raise DataError("holds other files than those of a job; name a new folder", out)
+        raise DataError("contains files that are not of a job; name a new folder", out)
     leftovers = [*out.glob(".part-*.part"), *out.glob("._*.part")]
     for path in [*leftovers, *([out / MANIFEST, *out.glob("part-*.parquet"), out / BAD_ROWS] if fresh else [])]:
         path.unlink(missing_ok=True)
@@ -121,5 +121,6 @@ def check_same(out: Path, plan: Plan, inputs: Mapping[str, Any]) -> None:
         changed.append(f"input ({len(files)} files are new, gone or changed: {named})")
     if changed:
         raise ConfigError(
-            f"{out} is of a job with a different {', '.join(changed)}; name another folder, or start over with --fresh"
+            f"{out} belongs to a job with a different {', '.join(changed)}; "
+            "name another folder, or start over with --fresh"
         )

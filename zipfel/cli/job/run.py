@@ -36,11 +36,11 @@ SHOWN = 10  # bad rows printed; the list has all
 
 @dataclass(frozen=True)
 class Running(Settings):
-    """How many files are tagged into a folder."""
+    """Tagging many files into a folder."""
 
     engine: Literal["local", "ray"] | None = setting(
         None, "tag --input, a folder or a pattern such as 'in/*.parquet', part by part into the folder --out: "
-        "in this process (local), or by many (ray)")  # fmt: skip
+        "in this process (local), or in several (ray)")  # fmt: skip
     address: str | None = setting(None, "Ray to connect to, such as HOST:6379 or auto; default: started here")
     workers: int | None = setting(None, "processes of Ray; default: one for each CPU, or GPU", at_least=1)
     strict: bool = setting(False, "with --engine: end at the first bad row, instead of listing bad rows")
@@ -85,7 +85,7 @@ def tag_files(model: Path, work: Work, source: str, reading: Reading, running: R
 
 
 def _chosen(files: Sequence[File], work: Work, reading: Reading, encoding: str) -> tuple[Chosen | None, bool]:
-    """Return the columns of the first file to read (None: lines of text), and whether the file tells their types."""
+    """Return the columns of the first file to read (None: lines of text), and whether the file states their types."""
     name = files[0].path.lower()
     if unpacked_name(Path(name)).endswith(".txt"):
         return None, True
@@ -103,22 +103,22 @@ def _opened(part: Slice, encoding: str, folder: Path) -> Table:
         return open_parquet(part.file, content=content if is_remote(part.file) else None)
 
 
-def _planned(engine: Engine, job: Job, files: list[File], inputs: dict[str, Any], told: bool) -> Plan:
+def _planned(engine: Engine, job: Job, files: list[File], inputs: dict[str, Any], stated: bool) -> Plan:
     """Return a new plan: slices of all files, and types of the columns that are the same in all parts."""
     parts = slices_of(files, job.encoding)
-    if not told or any(file.path.lower().endswith((".jsonl", ".json", ".jsonl.gz", ".xlsx")) for file in files):
+    if not stated or any(file.path.lower().endswith((".jsonl", ".json", ".jsonl.gz", ".xlsx")) for file in files):
         orders = list(enumerate(parts))
         seen = _seen(engine(partial(KindFinder, job), orders), job.columns)
     else:
         seen = {name: set() for name in job.columns}
         for file in files:
             for name in job.columns:
-                seen[name].add(_told(file.path, job.encoding)[name])
+                seen[name].add(_stated(file.path, job.encoding)[name])
     return Plan(inputs, parts, {name: kind_of(kinds).__name__ for name, kinds in seen.items()})
 
 
-def _told(path: str, encoding: str) -> Mapping[str, type]:
-    """Return the types of columns that a file tells: those of Parquet; all else is text."""
+def _stated(path: str, encoding: str) -> Mapping[str, type]:
+    """Return the types of columns that a file states: those of Parquet; all else is text."""
     if not path.lower().endswith(".parquet"):
         return defaultdict(lambda: str)
     kinds = _opened(Slice(path), encoding, Path()).kinds or {}
@@ -168,7 +168,7 @@ def _tag(
     started: AbstractContextManager[Engine], job: Job, missing: Sequence[Order], done: dict[int, Answer]
 ) -> list[str]:
     """Tag parts and add their answers to `done`; return errors of files."""
-    failed, first, told = list[str](), _rows(done), 0
+    failed, first, shown = list[str](), _rows(done), 0
     if not missing:
         return failed
     try:
@@ -181,9 +181,9 @@ def _tag(
                     failed.append(answer["error"])
                     continue
                 done[answer["part"]] = answer
-                for file, row, problem in answer["bad"][: max(SHOWN - told, 0)]:
+                for file, row, problem in answer["bad"][: max(SHOWN - shown, 0)]:
                     warn(f"bad row: {file}:{row}: {problem}")
-                told += len(answer["bad"])
+                shown += len(answer["bad"])
                 show(_rows(done))
     except KeyboardInterrupt:
         warn(f"stopped after {_rows(done):,} texts; run the same command to resume")

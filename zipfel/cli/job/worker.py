@@ -98,7 +98,7 @@ def answered(function: Callable[[int, Slice], Answer], order: Order, out: str) -
 
 
 class KindFinder:
-    """Finds the types of the cells of each column, for input whose file does not tell them."""
+    """Finds the types of the cells of each column, for files that do not state them."""
 
     def __init__(self, job: Job) -> None:
         self.job = replace(job, strict=False)  # bad rows are reported when they are tagged

@@ -11,13 +11,14 @@ from types import ModuleType
 from typing import Any
 
 from zipfel.data.dataset import Dataset
-from zipfel.data.formats import lf, npz, repository, split, table
+from zipfel.data.formats import annif, lf, mapped, npz, repository, split, table
 from zipfel.data.formats.atomic import new_folder
 from zipfel.data.formats.files import find, listed, unpacked_name
 from zipfel.data.formats.folder import read_metadata
 from zipfel.data.formats.parents import FILE, read_parents, write_parents
 from zipfel.data.formats.table import TableSettings
 from zipfel.data.formats.table_files import ENDINGS, READ_ONLY, is_frame, open_frame, open_table
+from zipfel.data.formats.thesaurus import is_thesaurus
 from zipfel.data.hierarchy import with_hierarchy
 from zipfel.data.labels import names_of
 from zipfel.errors import ConfigError, DataError, did_you_mean
@@ -58,6 +59,8 @@ FORMATS: dict[str, Format] = {
     ),
     "split": _format(split, "features", lambda folder: find(folder, "trn_X_Y.txt"), "trn_X_Xf.txt, trn_X_Y.txt"),
     "npz": _format(npz, "features", lambda folder: (folder / "Y.trn.npz").is_file(), "X.trn.npz and Y.trn.npz"),
+    "mapped": _format(mapped, "features", lambda folder: (folder / mapped.ABOUT).is_file(), mapped.ABOUT),
+    "annif": Format(annif.is_corpus, annif.read, None, "texts", "NAME.txt and NAME.tsv or NAME.key for each document"),
     **{ending[1:]: _table(ending) for ending in (*ENDINGS, *READ_ONLY)},
 }
 WRITABLE = tuple(name for name, kind in FORMATS.items() if kind.write is not None)
@@ -66,11 +69,19 @@ WRITABLE = tuple(name for name, kind in FORMATS.items() if kind.write is not Non
 def read(source: Any, settings: TableSettings | None = None, format: str | None = None) -> Dataset:
     """Read a data set from a folder, a file, or a data frame of pandas or polars.
 
-    settings: the columns of tables, and the encoding.  format: one of FORMATS, needed if a folder holds several.
+    Args:
+        source: a path or a data frame.
+        settings: the columns of tables, and the encoding.
+        format: one of FORMATS, needed if a folder holds several.
 
-    >>> read("no/such/folder")
-    Traceback (most recent call last):
-    zipfel.errors.DataError: no/such/folder: no such file or folder
+    Returns:
+        The data set, checked; its `notes` say what was merged or left out.
+
+    Example:
+        >>> import pandas
+        >>> frame = pandas.DataFrame({"text": ["red apple", "fast car"], "tags": ["fruit;red", "car"]})
+        >>> read(frame, TableSettings(sep=";")).sizes
+        Sizes(points=2, features=0, labels=3)
     """
     settings = settings or TableSettings()
     if is_frame(source):
@@ -91,17 +102,23 @@ def read(source: Any, settings: TableSettings | None = None, format: str | None 
 
 def _with_parents(dataset: Dataset, settings: TableSettings, folder: Path | None = None) -> Dataset:
     """Add the hierarchy of labels that the settings name, else that of the folder, if it has one."""
-    own = None if folder is None or settings.parents is not None else find(folder, FILE)
+    own = None if folder is None or settings.parents else find(folder, FILE)
+    if settings.parents == table.NONE or (not settings.parents and dataset.hierarchy is not None):
+        return dataset  # none is wanted, or a thesaurus has brought its own
     if own is not None and folder is not None:
         hierarchy = read_parents(replace(settings, parents=str(own)), None)
+        about = read_metadata(folder)
+        hierarchy = replace(hierarchy, implied=about.implied)
         dataset = replace(dataset, notes=(*dataset.notes, f"hierarchy of labels from {own.name}"))
-        return with_hierarchy(dataset, hierarchy, settings.ancestors or read_metadata(folder).ancestors)
-    if settings.parents is None:
+        return with_hierarchy(dataset, hierarchy, settings.ancestors or about.ancestors)
+    if not settings.parents:
         if settings.ancestors:
             raise ConfigError("ancestors needs a hierarchy; set it with parents (--parents)")
         return dataset
     labels = settings.label_texts
-    if labels is None and folder is not None:
+    if labels is not None and not is_frame(labels) and is_thesaurus(labels, settings.encoding):
+        labels = None
+    elif labels is None and folder is not None:
         labels = table.part_file(folder, "labels", ENDINGS[0])
     return with_hierarchy(dataset, read_parents(settings, labels), settings.ancestors)
 
@@ -159,7 +176,22 @@ def writable_format(name: str) -> str:
 
 
 def write(dataset: Dataset, path: Path | str, format: str, gzip: bool = False) -> None:
-    """Write a data set to a new folder, in one of WRITABLE; a failure leaves nothing behind."""
+    """Write a data set to a new folder; a failure leaves nothing behind.
+
+    Args:
+        dataset: what to write; texts become tf-idf features where the format holds features.
+        path: the folder, which must not exist yet.
+        format: one of WRITABLE.
+        gzip: compress text files.
+
+    Example:
+        >>> import tempfile
+        >>> from zipfel.data.synthetic import Synthetic, make
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write(make(Synthetic(points=50, labels=5)), f"{folder}/new", "repository")
+        ...     read(f"{folder}/new").sizes.points
+        40
+    """
     writer = FORMATS[writable_format(format)].write
     assert writer is not None
     with new_folder(Path(path)) as folder:

@@ -54,7 +54,9 @@ def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     except DataError as error:
         if error.path is None or temporary not in Path(error.path).parents:
             raise
-        raise DataError(error.problem, path / Path(error.path).name, error.line) from None  # its final name
+        raise DataError(
+            error.problem, path / Path(error.path).relative_to(temporary), error.line
+        ) from None  # its final name
     except OSError as error:
         raise DataError(f"cannot be written: {error.strerror or error}", path) from None
     finally:
@@ -68,7 +70,7 @@ def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
 
 
 def linked(path: Path) -> Path:
-    """Return what a link points to, whether or not it exists; other paths as they are."""
+    """Return the target of a link, whether or not it exists; other paths as they are."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 

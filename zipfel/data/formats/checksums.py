@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from zipfel.data.processes import cores
 
 CHUNK = 16 << 20  # bytes; part of the format of saved models: another size gives other sums
 _PIECE = 1 << 20  # bytes read at a time: they are summed while they are in the processor's cache
@@ -24,7 +25,7 @@ def chunk_sums(paths: Mapping[str, Path]) -> dict[str, list[int]]:
 
     Files are read, not mapped: one that is cut short meanwhile has other sums, and does no harm.
     """
-    with ThreadPoolExecutor(_cores()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         sums = {
             name: [pool.submit(_chunk_sum, path, start) for start in range(0, path.stat().st_size, CHUNK)]
             for name, path in paths.items()
@@ -40,8 +41,3 @@ def _chunk_sum(path: Path, start: int) -> int:
             total = zlib.crc32(buffer[:size], total)
             left -= size
     return total
-
-
-def _cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

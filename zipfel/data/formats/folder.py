@@ -52,7 +52,8 @@ class Names(NamedTuple):
 class Metadata(NamedTuple):
     """The content of dataset.json. text, labels: the text columns and the label column of tables.
 
-    ancestors: whether points have the ancestors of their labels too, by the hierarchy in parents.csv.
+    ancestors: whether points have the ancestors of their labels too, by the hierarchy in parents.csv.  implied: whether
+    a label implies these.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Metadata(NamedTuple):
     text: tuple[str, ...] = ()
     labels: str | None = None
     ancestors: bool = False
+    implied: bool = True
 
 
 @dataclass
@@ -158,7 +160,8 @@ def read_metadata(folder: Path) -> Metadata:
             raise ValueError("A and B must be finite, and names must be text")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f'expected {{"name": …, "propensity": {{"A": …, "B": …}}}}; {error!r:.80}', path) from None
-    return Metadata(name, propensity, tuple(columns), labels, values.get("ancestors") is True)
+    return Metadata(name, propensity, tuple(columns), labels, values.get("ancestors") is True,
+                    values.get("implied") is not False)  # fmt: skip
 
 
 def write_common(
@@ -182,6 +185,8 @@ def write_common(
         metadata["labels"] = labels
     if dataset.hierarchy is not None and dataset.hierarchy.filled:
         metadata["ancestors"] = True
+    if dataset.hierarchy is not None and not dataset.hierarchy.implied:
+        metadata["implied"] = False
     write_bytes(folder / METADATA, orjson.dumps(metadata, option=orjson.OPT_INDENT_2) + b"\n")
 
 

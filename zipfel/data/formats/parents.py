@@ -30,7 +30,7 @@ FILE = "parents.csv"
 
 def read_parents(settings: TableSettings, labels: Path | None) -> Hierarchy:
     """Return the hierarchy that `settings.parents` names: a column of the table `labels`, or else a file."""
-    given = str(settings.parents)
+    given = settings.parents
     table = None if labels is None else _opened(labels, settings)
     column = None if table is None else table.column(given)
     if table is not None and column is not None:

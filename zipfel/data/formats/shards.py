@@ -36,7 +36,7 @@ _TYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
-_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _KEPT = mmap.PROT_READ | mmap.PROT_WRITE if hasattr(mmap, "PROT_READ") else 0  # private: files never change
 _PRIVATE, _FIXED, _ANONYMOUS, _NO_RESERVE = 0x02, 0x10, 0x20, 0x4000  # flags of mmap on Linux
 
@@ -87,7 +87,7 @@ def write(path: Path, state: Mapping[str, Tensor], first: int, last: int, notes:
         start = end + gap
         end = start + (last - first) * tensor[:1].numel() * tensor.element_size()
         shape = [last - first, *tensor.shape[1:]]
-        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": shape, "data_offsets": [start, end]}
+        header[name] = {"dtype": NAMES[tensor.dtype], "shape": shape, "data_offsets": [start, end]}
     text = orjson.dumps(header)
     text += b" " * (-(8 + len(text)) % ALIGNED)
     with new_file(path) as out:

@@ -6,7 +6,7 @@ in the first column, its text in the others). A single table is read as train.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,30 +17,46 @@ from zipfel.config import Settings, setting
 from zipfel.data.cells import MARKS, cell_text, label_name, label_names
 from zipfel.data.dataset import Columns, Dataset, Part
 from zipfel.data.formats import folder as common
+from zipfel.data.formats.concepts import Thesaurus, some
 from zipfel.data.formats.files import find, listed
 from zipfel.data.formats.table_files import ENDINGS, READ_ONLY, Table, is_frame, open_frame, open_table, write_table
+from zipfel.data.formats.thesaurus import is_thesaurus, read_thesaurus
+from zipfel.data.hierarchy import with_hierarchy
 from zipfel.data.labels import names_of
 from zipfel.errors import ConfigError, DataError, quoted
 
 PARTS = {"train": ("train",), "test": ("test",), "validation": ("validation", "val", "dev")}
 TEXT_COLUMNS = ("title", "text", "content", "body", "abstract", "description")
-LABEL_COLUMNS = ("labels", "tags", "label", "tag")
+LABEL_COLUMNS = ("labels", "tags", "label", "tag", "subject_uris", "subjects")  # the last two are those of Annif
+NONE = "none"  # in place of a hierarchy: read none
 
 
 @dataclass(frozen=True)
 class TableSettings(Settings):
-    """The columns of a table, the separator of labels, the table of label texts, and the encoding."""
+    """Columns of a table, label texts, hierarchy and encoding.
+
+    Example:
+        >>> TableSettings(text=("title", "body"), labels="tags", sep=";").labels
+        'tags'
+    """
 
     text: tuple[str, ...] = setting(
-        (), f"text columns, such as title,body; default: those of {', '.join(TEXT_COLUMNS)}"
+        (), f"text columns, such as title,body; default: all that are called {', '.join(TEXT_COLUMNS)}"
     )
-    labels: str | None = setting(None, f"label column; default: the first of {', '.join(LABEL_COLUMNS)}")
+    labels: str | None = setting(None, f"label column; default: the first that is called {', '.join(LABEL_COLUMNS)}")
     sep: str | None = setting(None, "separator of labels in a cell; without one, a cell is a list or a single label")
-    label_texts: Path | None = setting(None, "table of label texts: name in the first column, then the text")
-    parents: str | None = setting(
+    label_texts: Path | None = setting(
         None,
+        "label texts: a table (name in the first column, then the text), or a thesaurus: SKOS in .ttl, .nt, "
+        ".rdf or .jsonld, or a vocabulary of Annif",
+    )
+    language: str | None = setting(
+        None, "language of the names in a thesaurus, such as en; default: the one that most names have"
+    )
+    parents: str = setting(  # a plain str, in which the word none stays a word
+        "",
         "hierarchy of labels: a file of 'label<TAB>parent' lines or a table, or a column of --label-texts; "
-        "default: parents.csv of the folder",
+        "default: parents.csv of the folder, or the broader concepts of a thesaurus; `none` reads no hierarchy",
     )
     ancestors: bool = setting(False, "give each point the ancestors of its labels too; needs a hierarchy")
     encoding: str | None = setting(None, "encoding of CSV, TSV and text files, such as cp1252; default: utf-8")
@@ -110,26 +126,75 @@ def with_others(dataset: Dataset, source: Path, ending: str, settings: TableSett
 def read_tables(tables: dict[str, Table], settings: TableSettings) -> Dataset:
     """Make a data set of tables that share their labels: in the order of the label table, others sorted after them."""
     ids: dict[str, int] = {}  # provisional label ids, in order of occurrence
-    text, label_column = _chosen_columns(tables["train"], settings)
+    text, label_column = chosen_columns(tables["train"], settings)
     gathered = {name: _gather(table, text, label_column, settings.sep, ids) for name, table in tables.items()}
-    given, label_texts = read_label_texts(settings)
-    names = [*given, *sorted(ids.keys() - set(given))]
-    if not names:
+    if not ids and settings.label_texts is None:
         raise tables["train"].error(f"column {label_column!r} holds no labels")
-    number_of = {name: number for number, name in enumerate(names)}
-    final = np.array([number_of[name] for name in ids], dtype=np.int32)  # the final id of each provisional one
-    parts: dict[str, Any] = {}
-    notes, missing = [], len(names) - len(given)
-    for name, columns in gathered.items():
-        parts[name], repeated = columns.part(final[np.array(columns.ids)], len(names), tables[name].file)
-        notes += repeated
-    if label_texts and missing:
-        notes += [f"{missing} labels are not in the table of label texts"]
-    notes += separator_hint(names, settings.sep, tables["train"].option("sep"))
-    texts = {name: column + [""] * missing for name, column in label_texts.items()} or None
+    dataset = of_documents(gathered, ids, settings, {name: table.file for name, table in tables.items()})
+    hint = separator_hint(names_of(dataset), settings.sep, tables["train"].option("sep"))
     stem = tables["train"].file.partition(".")[0]
     chosen = Columns(text, label_column, settings.sep, settings.encoding)
-    return Dataset(**parts, name=stem, label_names=names, label_texts=texts, notes=tuple(notes), columns=chosen)
+    return replace(dataset, name=stem, notes=(*dataset.notes, *hint), columns=chosen)
+
+
+def of_documents(
+    gathered: Mapping[str, common.Documents], ids: Mapping[str, int], settings: TableSettings, files: Mapping[str, str]
+) -> Dataset:
+    """Make a data set of the documents of its parts, with the label texts that the settings name.
+
+    ids: provisional ids of labels, in order of occurrence.  files: name of the file of each part, for notes.
+    """
+    thesaurus = thesaurus_of(settings)
+    given, label_texts = (thesaurus.ids, thesaurus.fields) if thesaurus else read_label_texts(settings)
+    meant = {} if thesaurus is None else _by_name(thesaurus, ids)
+    own = [meant.get(name, name) for name in ids]
+    names = [*given, *sorted(set(own) - set(given))]
+    if not names:
+        raise DataError("no document has a label, and there are no label texts")
+    number_of = {name: number for number, name in enumerate(names)}
+    final = np.array([number_of[name] for name in own], dtype=np.int32)  # the final id of each provisional one
+    parts: dict[str, Any] = {}
+    notes = [] if thesaurus is None else [f"{thesaurus.path.name}: {note}" for note in thesaurus.notes]
+    for name, columns in gathered.items():
+        parts[name], repeated = columns.part(final[np.array(columns.ids)], len(names), files[name])
+        notes += repeated
+    missing = len(names) - len(given)
+    if meant:
+        notes += [f"{len(meant):,} subjects are given by their names"]
+    if label_texts and missing:
+        notes += [f"{missing} labels are not in the table of label texts"
+                  if thesaurus is None else _unknown(thesaurus, names, parts)]  # fmt: skip
+    texts = {name: column + [""] * missing for name, column in label_texts.items()} or None
+    dataset = Dataset(**parts, label_names=names, label_texts=texts, notes=tuple(notes))
+    if thesaurus is None or thesaurus.hierarchy is None:
+        return dataset
+    return with_hierarchy(dataset, thesaurus.hierarchy, settings.ancestors)
+
+
+def thesaurus_of(settings: TableSettings) -> Thesaurus | None:
+    """Return the thesaurus that the label texts are; None if they are a table or missing."""
+    source = settings.label_texts
+    if not isinstance(source, Path) or not is_thesaurus(source, settings.encoding):
+        if settings.language is not None:
+            raise ConfigError("language is that of the names in a thesaurus; give one with label_texts (--label-texts)")
+        return None
+    return read_thesaurus(source, settings.language, not settings.parents, settings.encoding)
+
+
+def _by_name(thesaurus: Thesaurus, ids: Iterable[str]) -> dict[str, str]:
+    """Return the URIs of subjects that documents call by their names."""
+    known, named = set(thesaurus.ids), thesaurus.named()
+    return {name: named[name] for name in ids if name not in known and name in named}
+
+
+def _unknown(thesaurus: Thesaurus, names: Sequence[str], parts: Mapping[str, Part]) -> str:
+    """Return a note on the subjects of documents that a thesaurus lacks."""
+    known = len(thesaurus.ids)
+    tags = sum(int((part.Y.indices >= known).sum()) for part in parts.values())
+    return (
+        f"{len(names) - known:,} subjects of {tags:,} tags are not in {thesaurus.path.name}; they stay labels, without "
+        f"a name: {some(names[known:])}"
+    )
 
 
 def separator_hint(names: Sequence[str], sep: str | None, option: str) -> list[str]:
@@ -142,7 +207,7 @@ def separator_hint(names: Sequence[str], sep: str | None, option: str) -> list[s
     return []
 
 
-def _chosen_columns(table: Table, settings: TableSettings) -> tuple[tuple[str, ...], str]:
+def chosen_columns(table: Table, settings: TableSettings) -> tuple[tuple[str, ...], str]:
     """Return the text columns and the label column: those in the settings, else those with default names."""
     label = settings.labels or next(iter(table.present(LABEL_COLUMNS)), None)
     columns = listed(table.columns)
@@ -159,22 +224,31 @@ def _gather(
     table: Table, text: tuple[str, ...], label_column: str, sep: str | None, ids: dict[str, int]
 ) -> common.Documents:
     """Read the rows of a table; labels that are not in `ids` yet get the next id."""
-    columns, uid = table.own((label_column, *text)), table.present(["uid"])
+    uid = table.present(["uid"])
     documents = common.Documents({name: [] for name in text})
-    for number, (cell, *values) in table.rows([*columns, *uid]):
-        try:
-            names, words = label_names(cell, sep), [cell_text(value) for value in values]
-        except ValueError as error:
-            raise table.error(str(error), number) from None
+    for number, names, words in read_rows(table, (*text, *uid), label_column, sep):
         if uid and (first := documents.uids.setdefault(words[-1], number)) != number:
             raise table.error(f"uid {quoted(words[-1])} is already in {table.row_unit} {first}", number)
         for name, word in zip(text, words, strict=False):
             documents.texts[name].append(word)
         documents.counts.append(len(names))
         documents.ids.extend(ids.setdefault(name, len(ids)) for name in names)
-    if not documents.counts:
-        raise table.error("holds no rows")
     return documents
+
+
+def read_rows(
+    table: Table, text: Sequence[str], label_column: str, sep: str | None
+) -> Iterator[tuple[int, list[str], list[str]]]:
+    """Yield number, names of labels and texts of each row; raise DataError for a bad row, or if there is none."""
+    number: int | None = None
+    for number, (cell, *values) in table.rows(table.own((label_column, *text))):
+        try:
+            names, words = label_names(cell, sep), [cell_text(value) for value in values]
+        except ValueError as error:
+            raise table.error(str(error), number) from None
+        yield number, names, words
+    if number is None:
+        raise table.error("holds no rows")
 
 
 def read_label_texts(settings: TableSettings) -> tuple[list[str], dict[str, list[str]]]:
@@ -185,7 +259,7 @@ def read_label_texts(settings: TableSettings) -> tuple[list[str], dict[str, list
     table = open_frame(source) if is_frame(source) else open_table(source, settings.encoding)
     names: dict[str, int] = {}
     rows: list[list[str]] = []
-    parents = None if settings.parents is None else table.column(str(settings.parents))
+    parents = table.column(settings.parents) if settings.parents else None
     fields = [name for name in table.columns[1:] if name != parents]
     for number, values in table.rows([*table.columns[:1], *fields]):
         try:

@@ -1,14 +1,15 @@
-"""Open and write tables: CSV, TSV, JSONL, Parquet; open JSON, Excel, data frames of pandas or polars, Arrow tables."""
+"""Open and write tables: CSV, TSV, JSONL, Parquet; open JSON, Excel, MARC, frames of pandas or polars, Arrow tables."""
 
 from __future__ import annotations
 
 import codecs
 import csv
 import io
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ from zipfel.data.formats.lf import objects
 from zipfel.errors import DataError, check_installed, nearest, quoted, raised
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
-READ_ONLY = (".json", ".xlsx")  # tables that are read, not written
+_URI = re.compile(r"<[^<>\s]+:[^<>\s]*>|https?://[^<>\s]+")
+READ_ONLY = (".json", ".xlsx", ".mrc")  # tables that are read, not written
 _LARGEST_JSON = 1 << 30  # bytes of a JSON array, which is read as a whole
 
 FRAME = "data frame"  # the path of a table that is one
@@ -45,7 +47,7 @@ Bad = Callable[[DataError], None]  # called for a bad row, which is skipped if i
 class Table:
     """An open table. rows(columns) yields its rows; their numbers are lines from 1 if `by_line`, else rows from 0.
 
-    kinds: types of the columns as JSON holds their values, where the file tells them; None: only its values tell.
+    kinds: types of the columns as JSON holds their values, where the file states them; None: derived from the values.
     """
 
     path: Path | str
@@ -112,11 +114,13 @@ def open_table(path: Path, encoding: str | None = None, bad: Bad = raised) -> Ta
     encoding: of CSV and TSV; None is utf-8.  bad: called for a bad row of CSV, TSV and JSONL.
     """
     name = unpacked_name(path)
+    if name.endswith(".tsv") and _is_short_texts(path, encoding or "utf-8"):
+        return _open_short_texts(path, encoding or "utf-8", bad)
     if name.endswith((".csv", ".tsv")):
         return _open_csv(path, encoding or "utf-8", bad)
     if name.endswith(".jsonl"):
         return _open_jsonl(path, bad)
-    kinds = {".json": _open_json, ".parquet": open_parquet, ".xlsx": _open_excel}
+    kinds = {".json": _open_json, ".parquet": open_parquet, ".xlsx": _open_excel, ".mrc": _open_marc}
     for ending, opener in kinds.items():
         if name.endswith(ending):
             return opener(path)
@@ -150,6 +154,32 @@ def _open_csv(path: Path, encoding: str, bad: Bad = raised) -> Table:
                 yield number, [row[cell] for cell in cells]
 
     return Table(path, columns, rows, kinds=dict.fromkeys(columns, str))
+
+
+def _is_short_texts(path: Path, encoding: str) -> bool:
+    """Whether a file is a corpus of Annif's short texts: lines `text<TAB><uri> <uri>`, and no column names."""
+    with closing(text_lines(path, encoding, errors="replace")) as lines:  # type: ignore[type-var]
+        _, tab, uris = next(lines, "").partition("\t")
+    return bool(tab and uris.split()) and all(_URI.fullmatch(uri) for uri in uris.split())
+
+
+def _open_short_texts(path: Path, encoding: str, bad: Bad) -> Table:
+    columns = ["text", "subject_uris"]
+
+    def rows(wanted: Sequence[str]) -> Rows:
+        for number, line in enumerate(text_lines(path, encoding), start=1):
+            text, tab, uris = line.rstrip("\r\n").partition("\t")
+            wrong = next((uri for uri in uris.split() if not _URI.fullmatch(uri)), None)
+            if not line.strip():
+                continue
+            if not tab or wrong is not None:
+                found = quoted(line.strip()) if wrong is None else quoted(wrong)
+                bad(DataError(f"expected a text, a tab and <uri> <uri> ...; found {found}", path, number))
+                continue
+            values = {"text": text, "subject_uris": [uri.removeprefix("<").removesuffix(">") for uri in uris.split()]}
+            yield number, [values[name] for name in wanted]
+
+    return Table(path, columns, rows)
 
 
 def _undecoded(row: Sequence[str], encoding: str) -> str:
@@ -253,6 +283,12 @@ def _open_excel(path: Path) -> Table:
             yield number, [row[cell] if cell < len(row) else None for cell in chosen]
 
     return Table(path, columns, rows)
+
+
+def _open_marc(path: Path) -> Table:
+    from zipfel.data.formats.marc import open_marc  # which makes a Table
+
+    return open_marc(path)
 
 
 def _excel_rows(path: Path) -> list[tuple[int, tuple[Any, ...]]]:

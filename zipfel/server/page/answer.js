@@ -1,7 +1,7 @@
 // The service's tags of one text, and the words behind each tag as they arrive.
 
 import { ask, Problem } from "./api.js";
-import { chosenModel } from "./labels.js";
+import { chosenModel, keepTitle, titleOf } from "./labels.js";
 import { ranges } from "./marks.js";
 import * as session from "./session.js";
 
@@ -13,9 +13,10 @@ const FAINT = 0.05; // share of the strongest word's weight; weaker words are no
 export class Answer {
   #reasons = new Map(); // label → response of /explain, and ranges in the text
 
-  constructor(document, tags, known, model) {
+  constructor(document, tags, known, { id, version }) {
     this.document = document; // a text, or an object of texts by field
-    this.model = model; // id of the model that predicted the tags
+    this.model = id; // of the model that predicted the tags
+    this.version = version;
     this.tags = tags;
     this.known = known; // whether the model knows a word of the text
   }
@@ -23,7 +24,8 @@ export class Answer {
   static async of(document, signal) {
     const extra = session.invented.size ? { extra: Object.fromEntries(session.invented) } : {};
     const { tags, known, model } = await ask("tag", { body: { texts: [document], k: ASKED, ...chosenModel(), ...extra }, signal });
-    return new Answer(document, tags[0], known[0], model.id);
+    for (const { label, title } of tags[0]) if (title) keepTitle(label, title);
+    return new Answer(document, tags[0], known[0], model);
   }
 
   score(label) {
@@ -36,6 +38,13 @@ export class Answer {
 
   above(threshold) {
     return this.tags.filter(({ score }) => score >= threshold);
+  }
+
+  /** Returns how a label was decided, and its rank and score if it was among the tags that the page proposed. */
+  decision(label, threshold) {
+    const index = this.above(threshold).slice(0, SHOWN).findIndex((tag) => tag.label === label);
+    const shown = index < 0 ? {} : { rank: index + 1, score: this.tags[index].score };
+    return { label, decision: this.choice(label) ?? "undo", ...shown };
   }
 
   /** Returns the rows to show: the best tags above the threshold, then other accepted or rejected tags. */
@@ -93,7 +102,7 @@ export class Answer {
     const [best] = this.tags;
     const above = this.above(threshold).length;
     if (!best) return "The model predicts no tag for this text.";
-    if (!above) return `No tag scores ${threshold.toFixed(2)} or more; the best, ${best.label}, scores ${best.score.toFixed(2)}.`;
+    if (!above) return `No tag scores ${threshold.toFixed(2)} or more; the best, ${titleOf(best.label)}, scores ${best.score.toFixed(2)}.`;
     if (above === ASKED) return "and more tags";
     const below = this.tags.length < ASKED ? `${this.tags.length - above}` : `${this.tags.length - above} or more`;
     const parts = [above > SHOWN && `${above - SHOWN} more above`, above < this.tags.length && `${below} more below`];

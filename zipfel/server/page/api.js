@@ -7,6 +7,7 @@ export class Problem extends Error {
   constructor(message, status = 0) {
     super(message);
     this.refused = status === 400;
+    this.status = status;
   }
 }
 

@@ -1,5 +1,6 @@
 // Details of a label, shown under its row: description, path in the hierarchy, frequency, the words behind it, its nearest labels.
 
+import { keepTitle, titleOf } from "./labels.js";
 import { button, element, made } from "./made.js";
 
 const number = new Intl.NumberFormat("en");
@@ -55,15 +56,15 @@ export class Detail {
   async #show() {
     const panel = this.#panel;
     const label = this.#path.at(-1);
-    panel.setAttribute("aria-label", `About ${label}`);
-    panel.querySelector(".name").textContent = label;
+    panel.setAttribute("aria-label", `About ${titleOf(label)}`);
+    panel.querySelector(".name").textContent = titleOf(label);
     panel.querySelector(".heading").hidden = this.#path.length < 2; // the row above shows the name
     this.#showWords();
     const about = await this.source.about(label);
     if (panel !== this.#panel || label !== this.#path.at(-1)) return; // closed, or another label opened, meanwhile
     panel.querySelector(".about").textContent = about.text;
     const path = panel.querySelector(".path");
-    path.textContent = (about.paths ?? []).map((labels) => labels.join(" › ")).join("; ");
+    path.textContent = (about.paths ?? []).map((labels) => labels.map((name) => about.titles?.[name] ?? name).join(" › ")).join("; ");
     path.hidden = !path.textContent;
     panel.querySelector(".frequency").textContent = frequency(about);
     this.#showNeighbours(about.near);
@@ -80,11 +81,13 @@ export class Detail {
   #showNeighbours(neighbours) {
     const box = this.#panel.querySelector(".neighbours");
     box.hidden = !neighbours.length;
-    const items = neighbours.map(({ label, text }) => {
+    const items = neighbours.map(({ label, title, text }) => {
+      if (title) keepTitle(label, title);
+      const shown = title ?? label;
       const add = button("+", () => this.source.accept(label), "add");
-      add.setAttribute("aria-label", `Accept ${label}`);
-      const known = text && text.toLowerCase() !== label.toLowerCase() ? [" ", element("span", text, "meaning")] : [];
-      return element("li", [button([element("span", label, "code"), ...known], () => this.#follow(label), "follow"), add]);
+      add.setAttribute("aria-label", `Accept ${shown}`);
+      const known = !title && text && text.toLowerCase() !== label.toLowerCase() ? [" ", element("span", text, "meaning")] : [];
+      return element("li", [button([element("span", shown, "code"), ...known], () => this.#follow(label), "follow"), add]);
     });
     box.querySelector("ul").replaceChildren(...items);
   }

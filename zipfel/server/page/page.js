@@ -4,13 +4,16 @@ import { Answer } from "./answer.js";
 import { ask, onTokenNeeded, Problem } from "./api.js";
 import { download, showCorrections } from "./corrections.js";
 import { Detail } from "./detail.js";
-import { about, chosenModel, exampleText, search, textOf, useModel } from "./labels.js";
+import { about, chosenModel, exampleText, search, textOf, titleOf, useModel } from "./labels.js";
 import { Inputs } from "./inputs.js";
 import { button, element } from "./made.js";
+import { keep, offer, sendWaiting } from "./kept.js";
 import { searchable } from "./search.js";
 import * as session from "./session.js";
 import { TagList } from "./tags.js";
 import { setUpTheme } from "./theme.js";
+import { tokenFromUser } from "./token.js";
+import { described, legend } from "./words.js";
 
 const WAIT = 150; // ms after the last key
 
@@ -23,7 +26,7 @@ let saying = null; // runs from a response to its announcement
 let control = new AbortController(); // of the newest request: responses to older ones are dropped
 let answer = null; // what the list shows
 let models = new Map(); // by the value of its option
-let failing = null; // what the shown problem is about: "tag", "search" or "start"
+let failing = null; // what the shown problem is about: "tag", "search", "keep" or "start"
 let looked = null; // the label that the user points at
 
 const detail = new Detail({ about, words: (label) => answer?.why(label)?.reasons ?? [], accept });
@@ -37,14 +40,19 @@ const list = new TagList(byId("tags"), {
 // --- tagging
 
 function typed() {
-  session.text.set(inputs.document);
   clearTimeout(timer);
   timer = setTimeout(tag, WAIT);
+}
+
+/** Saves the text for a reload; not at each key, because a long text takes too long. */
+function saveText() {
+  session.text.set(inputs.document);
 }
 
 /** Tags the text in the field; returns the error if there was one, else null. */
 async function tag() {
   clearTimeout(timer);
+  saveText();
   control.abort();
   control = new AbortController();
   const { signal } = control;
@@ -119,7 +127,7 @@ function show() {
 
 function item({ label, score }) {
   const invented = session.invented.has(label);
-  return { label, score, about: textOf(label), words: answer.strongestWords(label), choice: answer.choice(label), invented };
+  return { label, title: titleOf(label), score, about: textOf(label), words: answer.strongestWords(label), choice: answer.choice(label), invented };
 }
 
 function inventedItem(name) {
@@ -161,22 +169,13 @@ function mark() {
   byId("legend").replaceChildren(...legend(label, why));
 }
 
-function legend(label, why) {
-  if (!why) return [];
-  if (why.problem) return [why.problem];
-  if (!why.reasons.length) return ["No single word supports ", element("b", label)];
-  const against = why.reasons.some(({ weight }) => weight < 0);
-  const dotted = against ? [", ", element("span", "dotted", "against"), " words count against it"] : [];
-  return [element("mark", "Marked"), " words support ", element("b", label), ...dotted];
-}
-
 /** Announces the result to screen readers, once the user stops typing. */
 function say() {
   clearTimeout(saying);
   saying = setTimeout(() => {
     const rows = answer?.shown(threshold()) ?? [];
     const unknown = answer && !answer.known ? `${byId("unknown").textContent} ` : "";
-    byId("said").textContent = unknown + (rows.length ? `${rows.length} tags. First: ${rows[0].label}.` : byId("more").textContent);
+    byId("said").textContent = unknown + (rows.length ? `${rows.length} tags. First: ${titleOf(rows[0].label)}.` : byId("more").textContent);
   }, 700);
 }
 
@@ -185,12 +184,28 @@ function say() {
 function decide(label, choice) {
   if (!isCurrent()) return; // the tags of the new text are on their way
   session.choose(answer, label, choice);
+  keepDecisions([label]);
+  decided();
+}
+
+/** Sends decisions on labels of the shown text to the service, if it keeps them. */
+function keepDecisions(labels) {
+  keptOrFailed(keep(answer, labels.map((label) => answer.decision(label, threshold()))));
+}
+
+function keptOrFailed(kept) {
+  kept.then(() => solved("keep"), (error) => failed(error, "keep"));
+}
+
+/** Takes back all decisions on a text, also at the service. */
+function removed({ document, model, labels, rejected }) {
+  keptOrFailed(keep({ document, model }, [...labels, ...rejected].map((label) => ({ label, decision: "undo" }))));
   decided();
 }
 
 function decided() {
   if (answer) show();
-  showCorrections(open, decided);
+  showCorrections(open, removed);
 }
 
 function accept(label) {
@@ -201,8 +216,9 @@ function accept(label) {
 
 function acceptRest() {
   if (!isCurrent()) return;
-  for (const { label } of answer.shown(threshold()))
-    if (!answer.choice(label)) session.choose(answer, label, "accept");
+  const open = answer.shown(threshold()).map(({ label }) => label).filter((label) => !answer.choice(label));
+  for (const label of open) session.choose(answer, label, "accept");
+  keepDecisions(open);
   decided();
 }
 
@@ -236,7 +252,9 @@ function open(document, model) {
 }
 
 async function showModels() {
-  const served = (await ask("models")).models;
+  const { models: served, corrections } = await ask("models");
+  offer(corrections);
+  byId("server-keeps").hidden = !corrections;
   models = new Map();
   for (const one of served) {
     const isOther = models.has(one.id); // another version of the same model
@@ -269,23 +287,11 @@ function chooseModel() {
   tag();
 }
 
-function described({ id, labels, version, chosen }) {
-  const name = chosen?.version ? `${id} ${version}` : id;
-  return `${name} · ${new Intl.NumberFormat("en").format(labels)} labels`;
-}
-
 function start() {
-  showModels().then(tag, (error) => failed(error, "start"));
-}
-
-function tokenFromUser(why) {
-  const dialog = byId("token-dialog");
-  byId("token-problem").textContent = why;
-  byId("token").value = dialog.returnValue = "";
-  dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue && byId("token").value), { once: true });
-  });
+  showModels().then(
+    () => (keptOrFailed(sendWaiting()), tag()),
+    (error) => failed(error, "start"),
+  );
 }
 
 function slid() {
@@ -319,6 +325,7 @@ searchable(byId("search"), byId("found"), {
   done: () => solved("search"),
 });
 document.addEventListener("keydown", pressed);
+window.addEventListener("pagehide", saveText);
 slider.addEventListener("input", slid);
 slider.addEventListener("change", () => answer && explainShown());
 byId("problem").querySelector("button").addEventListener("click", start);
@@ -331,6 +338,6 @@ byId("download").addEventListener("click", download);
 slider.value = session.threshold.get() ?? 0.2;
 inputs.document = session.text.get();
 slid();
-showCorrections(open, decided);
+showCorrections(open, removed);
 inputs.focus();
 start();

@@ -71,8 +71,8 @@ export function searchable(field, list, { search, pick, fail, done }) {
   field.addEventListener("blur", close);
 }
 
-function option({ name, text }, index) {
-  const item = element("li", [element("span", name, "name"), element("span", text ?? "", "about")]);
+function option({ name, title, text }, index) {
+  const item = element("li", [element("span", title ?? name, "name"), element("span", title ? name : text ?? "", "about")]);
   item.id = `found-${index}`;
   item.dataset.label = name;
   item.setAttribute("role", "option");

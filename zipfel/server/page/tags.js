@@ -18,7 +18,7 @@ export class TagList {
     list.addEventListener("focusout", (event) => list.contains(event.relatedTarget) || on.look(null));
   }
 
-  /** Shows items, best first: {label, score or null, about, words, choice, invented}. */
+  /** Shows items, best first: {label, title, score or null, about, words, choice, invented}. */
   show(items, threshold) {
     const before = new Map([...this.#rows].map(([label, row]) => [label, row.offsetTop]));
     const focusedIndex = this.#labels().indexOf(this.focused);
@@ -133,9 +133,9 @@ export class TagList {
   }
 }
 
-function fill(row, { label, score, about, words, choice, invented }, threshold) {
+function fill(row, { label, title, score, about, words, choice, invented }, threshold) {
   const part = (name) => row.querySelector(`.row .${name}`);
-  part("name").textContent = label;
+  part("name").textContent = title;
   part("about").textContent = about;
   part("score").textContent = score === null ? "added" : score.toFixed(2);
   part("fill").style.transform = `scaleX(${Math.min(Math.max(score ?? 0, 0), 1)})`;
@@ -145,7 +145,7 @@ function fill(row, { label, score, about, words, choice, invented }, threshold) 
   row.classList.toggle("below", score !== null && score < threshold);
   for (const kind of ["accept", "reject"]) {
     part(kind).setAttribute("aria-pressed", String(choice === kind));
-    part(kind).setAttribute("aria-label", `${kind === "accept" ? "Accept" : "Reject"} ${label}`);
+    part(kind).setAttribute("aria-label", `${kind === "accept" ? "Accept" : "Reject"} ${title}`);
     row.classList.toggle(`${kind}ed`, choice === kind);
   }
 }

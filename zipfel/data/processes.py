@@ -1,0 +1,69 @@
+"""Work on items in other processes: in order, with few items in memory, and with a value that all share."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context, parent_process
+from typing import Any, TypeVar
+
+from zipfel.errors import DataError
+
+Shared = TypeVar("Shared")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_work: tuple[Callable[[Any, Any], Any], Any]  # in another process: its function, and what all items share
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def spread(
+    function: Callable[[Shared, Item], Result], shared: Shared, items: Iterable[Item], processes: int
+) -> Iterator[Result]:
+    """Yield function(shared, item) for each item, in order; only a few items are taken ahead.
+
+    processes: 1 starts no other.  function, shared and items are pickled; `shared` once for each process.
+    """
+    if processes == 1:
+        yield from (function(shared, item) for item in items)
+        return
+    waiting = deque[Future[Result]]()
+    try:
+        with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (function, shared)) as pool:
+            for item in items:
+                waiting.append(pool.submit(_done, item))
+                if len(waiting) > 2 * processes:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise DataError("a process that reads texts died; there may be too little memory") from None
+
+
+def _begin(function: Callable[[Any, Any], Any], shared: Any) -> None:
+    """Keep what this process does. It ends with the process that started it, which alone hears Ctrl-C."""
+    global _work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow, daemon=True).start()
+    _work = function, shared
+
+
+def _follow() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _done(item: Any) -> Any:
+    function, shared = _work
+    return function(shared, item)
