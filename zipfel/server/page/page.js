@@ -21,7 +21,7 @@ const byId = (id) => document.getElementById(id);
 const inputs = new Inputs(byId("inputs"), { typed, key: arrowed });
 const slider = byId("threshold");
 
-let timer = null; // runs from a key press to the request
+let timer = null; // runs from a key press to the request, which also saves the text; else null
 let saying = null; // runs from a response to its announcement
 let control = new AbortController(); // of the newest request: responses to older ones are dropped
 let answer = null; // what the list shows
@@ -52,6 +52,7 @@ function saveText() {
 /** Tags the text in the field; returns the error if there was one, else null. */
 async function tag() {
   clearTimeout(timer);
+  timer = null;
   saveText();
   control.abort();
   control = new AbortController();
@@ -278,6 +279,7 @@ function useChosen() {
 
 /** Shows an input for each text field of the chosen model. */
 function showInputs() {
+  if (timer !== null) saveText(); // typed just now: the new inputs take it over
   if (inputs.use(models.get(byId("models").value).fields)) inputs.document = session.text.get();
 }
 
