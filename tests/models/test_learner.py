@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Thread
+
 import numpy as np
 import pytest
 import reference
@@ -123,6 +125,34 @@ class Constant(Encoder):
 
     def forward(self, points: Bags) -> torch.Tensor:
         return torch.ones(len(points), 1)
+
+
+class Counting(Constant):
+    """Notes how many threads torch would compute with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[int] = []
+
+    def forward(self, points: Bags) -> torch.Tensor:
+        self.threads.append(torch.get_num_threads())
+        return super().forward(points)
+
+
+def test_one_point_among_few_labels_is_ranked_by_one_thread(monkeypatch):
+    """Two threads would meet after each operation, and wait for each other where another process has a core."""
+    vectors, encoder = torch.ones(4, 1), Counting()
+    one = Learner(encoder, ExactIndex(vectors), CosineClassifier(vectors, half_cosine), torch.device("cpu"))
+    torch.set_num_threads(2)
+    for points in (1, 2):
+        one.rank(csr_array(np.ones((points, 1), dtype=np.float32)), 2)
+    in_another = Thread(target=one.rank, args=(csr_array(np.ones((1, 1), dtype=np.float32)), 2))
+    in_another.start()
+    in_another.join()
+    monkeypatch.setattr(learner, "LITTLE", 3)
+    one.rank(csr_array(np.ones((1, 1), dtype=np.float32)), 2)
+    assert encoder.threads == [1, 2, 1, 2]
+    assert torch.get_num_threads() == 2
 
 
 def test_where_scores_tie_a_shorter_ranking_is_still_the_beginning_of_a_longer_one():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -23,7 +24,7 @@ from zipfel.data.disk import empty_rows, ones_in, roomy
 from zipfel.index import Search, recall
 from zipfel.index.exact import SPARE, ExactIndex, row_products, with_ones
 from zipfel.nn.encoders import Encoder
-from zipfel.training.machine import keep_freed_memory
+from zipfel.training.machine import keep_freed_memory, one_thread
 from zipfel.training.ranks import World
 from zipfel.training.trainer import Outcome, Validation
 from zipfel.types import Bags, Ids, Ranking, Scores, Share, Shortlist, stored
@@ -32,6 +33,7 @@ BATCH = 1024
 SCORES = 1 << 22  # used to set an offset
 UNLISTED = 1e-6  # upper bound on the score of a label that is no candidate and is ranked by its frequency
 OTHERS = 45  # labels beyond k that each learner of an ensemble ranks: one that all rank lower cannot end among the k
+LITTLE = 1 << 25  # numbers of vectors up to which one point is ranked by one thread: 2 ms of products in 8 bits
 COMPARED = 1 << 16  # label vectors that one is compared with at once
 STEPS = 16  # points on the path from no text to the text at which gradients are taken
 
@@ -89,7 +91,9 @@ class Learner:
         keep_freed_memory()
         wide = k + most_filtered(filtered)
         if X.shape[0] <= BATCH:
-            ranking = self._rank(X, wide)
+            alone = X.shape[0] == 1 and self.classifier.vectors.numel() <= LITTLE
+            with one_thread() if alone else nullcontext():
+                ranking = self._rank(X, wide)
         else:
             parts = [self._rank(X[start : start + BATCH], wide) for start in range(0, X.shape[0], BATCH)]
             ranking = Ranking(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "scores")))

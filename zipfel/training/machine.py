@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 from zipfel.errors import ConfigError
 
@@ -49,3 +52,25 @@ def set_threads(count: int) -> None:
 
     threadpool_limits(count)
     torch.set_num_threads(count)  # faiss and gensim follow it
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute on the calling thread alone; other threads keep their number.
+
+    For work of a millisecond: threads meet at the end of each operation, and where another process has a core, they
+    wait milliseconds for each other every time.
+    """
+    import torch
+
+    torch.get_num_threads()  # a thread takes torch's number when it first asks, which would undo the limit
+    with _openmp().limit(limits=1):
+        yield
+
+
+@cache
+def _openmp() -> Any:
+    """Return the libraries that torch computes with; their number of threads belongs to the thread that sets it."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="openmp")
