@@ -532,11 +532,12 @@ def opened(folder: Path, seed: int = 1) -> Run:
 
 def test_modules_come_in_order_and_leave_their_results(monkeypatch, tmp_path):
     seen = spied(monkeypatch)
-    settings_ = {**BEAM, "learners": 2, "epochs": 2, "halve_learning_rate": True}
-    tagger = Tagger("decaf", settings=settings_, device="cpu", validation=0)
+    settings_ = {**BEAM, "learners": 2, "epochs": 2, "halve_learning_rate": True, "module1_learning_rate": 0.02}
+    tagger = Tagger("decaf", settings={**settings_, "patience": 3}, device="cpu", validation=0)
     tagger.fit_dataset(data(), opened(tmp_path))
     assert [stage for stage, _, _ in seen] == ["module-1", "module-2-0", "module-4-0", "module-2-1", "module-4-1"]
-    assert [(how.epochs, how.learning_rate) for _, how, _ in seen] == [(5, 0.03), *[(2, 0.03)] * 4]
+    assert [(how.epochs, how.learning_rate) for _, how, _ in seen] == [(5, 0.02), *[(2, 0.03)] * 4]
+    assert {how.patience for _, how, _ in seen} == {3}
     assert [how.halve_at for _, how, _ in seen] == [(0.5, 0.75), *[(0.5,)] * 4]  # Module I's rate is halved twice
     heads, both = (
         ["document_block", "heads", "label_block", "tokens"],
@@ -1328,6 +1329,21 @@ def test_each_module_is_judged_on_its_own_task(tmp_path):
     notes = {name: opened(tmp_path).load(name)[1]["best"] for name in ("module-1", "module-2-0", "module-4-0")}
     assert all(0.5 < best <= 1 for best in notes.values())
     assert tagger.outcome_.best == notes["module-4-0"]
+
+
+def test_module_4_is_judged_by_the_classifiers_of_each_epoch(monkeypatch):
+    judged, plain = [], decaf.ndcg_at_5
+
+    def spy(learner: Learner, part: Part) -> float:
+        judged.append(learner.classifier.vectors.clone())
+        return plain(learner, part)
+
+    monkeypatch.setattr(decaf, "ndcg_at_5", spy)
+    tagger = Tagger("decaf", settings={**SMALL, "epochs": 2}, device="cpu", validation=0.2).fit_dataset(data(100))
+    assert len(judged) == 2
+    assert not torch.equal(judged[0], judged[1])
+    kept = tagger.model_.all_networks()[0].composed_classifiers
+    torch.testing.assert_close(kept, judged[tagger.outcome_.best_epoch])
 
 
 def test_tokens_of_fasttext_are_where_a_model_begins():

@@ -28,7 +28,7 @@ from zipfel.data.text import Tfidf
 from zipfel.errors import ConfigError, DataError
 from zipfel.index.exact import ExactIndex
 from zipfel.index.hnsw import HnswIndex
-from zipfel.models import lightdxml, lightdxml_model
+from zipfel.models import lightdxml, lightdxml_beta, lightdxml_model
 from zipfel.models import tokens as token_starts
 from zipfel.models.base import Lesson, Tensors, settings_of
 from zipfel.models.learner import BATCH, UNLISTED
@@ -227,6 +227,22 @@ def test_a_label_that_had_points_keeps_its_vector_if_a_later_part_has_none_of_th
     model.label_vectors[2] = before = normalize(torch.randn(16, generator=seeded()), dim=0)
     model.place_labels(part, model.encoded(part.X), Lesson(part, Z=Z), Run(), "labels-0")
     assert torch.equal(model.label_vectors[2], before)  # not placed by its text
+
+
+def test_the_label_encoder_learns_on_in_the_next_cycle(monkeypatch):
+    part, plain, starts = planted(80), lightdxml.train, []
+    model = model_of(part, label_epochs=1)
+
+    def spy(run: Run, stage: str, module: LabelEncoder, *more: Any) -> Any:
+        starts.append(module.outer.weight.detach().clone())
+        return plain(run, stage, module, *more)
+
+    monkeypatch.setattr(lightdxml, "train", spy)
+    model.place_labels(part, model.encoded(part.X), Lesson(part), Run(), "labels-0")
+    learned = model.label_encoder.outer.weight.detach().clone()
+    model.place_labels(part, model.encoded(part.X), Lesson(part), Run(), "labels-1")
+    assert torch.equal(starts[1], learned)
+    assert not torch.equal(starts[1], starts[0])
 
 
 # --- Shortlists, Sec. IV-C --------------------------------------------------------------------------------------------
@@ -532,6 +548,13 @@ def test_the_curve_holds_the_figures_of_each_beta(tagger, data):
     tagger.model_.beta = learner.classifier.beta
 
 
+def test_the_curve_counts_every_batch(tagger, data, monkeypatch):
+    learner, lesson = tagger.model_.learners()[0], Lesson(data.train, propensity=data.propensity)
+    whole = figures_by_beta(learner, data.test, lesson)
+    monkeypatch.setattr(lightdxml_beta, "BATCH", 30)  # four batches
+    assert figures_by_beta(learner, data.test, lesson)[0.5] == pytest.approx(whole[0.5])
+
+
 def test_beta_is_chosen_on_validation_unless_given(data, monkeypatch):
     monkeypatch.setattr(lightdxml, "chosen_beta", lambda figures: 0.15)
     assert fitted(planted()).predictor_.classifier.beta == 0.15
@@ -588,6 +611,12 @@ def test_the_paper_preset():
     assert (paper.residual, paper.shared_negatives, paper.loss, paper.reranker) == (False, False, "logistic", False)
     assert (paper.dimension, paper.batch_size, paper.label_learning_rate) == (300, 255, 0.003)  # the authors' code
     assert paper.dropout == 0
+
+
+@pytest.mark.parametrize("k", [500, 600, 650])  # Table V
+def test_with_the_paper_preset_training_uses_whole_shortlists(k):
+    paper = settings_of("lightdxml", "paper", {"shortlist_size": k})
+    assert paper.trained_width(100_000) == k
 
 
 @pytest.mark.parametrize("texts", [False, True])
@@ -891,6 +920,8 @@ def test_a_warm_start_learns_new_labels_and_does_not_forget_old_ones(tmp_path):
     held = len(early) - sum(tagger.model_.counts[:1].tolist())  # some were held out for validation
     assert held > 0
     assert (loaded.model_.counts <= torch.tensor(counts)).all()
+    again = [sum(name in tags[row] for row in late) for name in loaded.classes_]
+    assert loaded.model_.counts.tolist() == [*(tagger.model_.counts + torch.tensor(again[:6])).tolist(), *again[6:]]
     assert torch.equal(loaded.model_.label_vectors[:6], before)  # old labels without new points keep theirs
     assert (loaded.model_.label_vectors[6:].norm(dim=1) > 0.99).all()
     old = [row for row, tag in enumerate(right) if not {"g", "h"} & set(tag)]
