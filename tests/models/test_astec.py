@@ -29,7 +29,7 @@ from zipfel.models.astec_settings import PRESETS, AstecSettings
 from zipfel.models.base import Lesson, Tensors, settings_of
 from zipfel.models.learner import Ensemble, Learner, in_turn
 from zipfel.models.lightdxml import MixedClassifier, figures_by_beta
-from zipfel.models.reranker import RerankedPredictor, Reranker
+from zipfel.models.reranker import TOP, RerankedPredictor, Reranker
 from zipfel.nn.classifiers import EXTRA, OneVsAll
 from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome, Schedule
@@ -104,7 +104,7 @@ def test_the_paper_has_the_values_of_the_authors_configuration():
     assert (paper.freeze_tokens, paper.search_by, paper.refresh_epochs, paper.negatives) == (
         True, "intermediate", None, "own",
     )  # fmt: skip
-    assert (paper.reranker, paper.reranker_epochs, paper.reranker_learning_rate) == (True, 15, 0.005)
+    assert (paper.reranker, paper.reranker_epochs, paper.reranker_learning_rate, TOP) == (True, 15, 0.005, 100)
     assert (paper.cosine, paper.loss, paper.smoothing, paper.index) == (False, "logistic", "clusters", "hnsw")
 
 

@@ -270,6 +270,12 @@ def lifting(settings_: Mapping[str, Any], held_out: int = 40) -> Tagger:
 COUNTS = np.asarray(uneven().Y.sum(axis=0)).ravel()
 
 
+def test_how_many_points_are_held_out_and_how_many_choose_the_power():
+    """The numbers of docs/papers/decaf.md, chosen on validation."""
+    assert (Decaf.most_held_out, decaf_rare.FEW, decaf_rare.SPARED, max(decaf_rare.POWERS)) == (1000, 800, 0.0005, 0.08)
+    assert len(decaf_rare.POWERS) == 11
+
+
 @pytest.fixture
 def powers(monkeypatch):
     """Evaluate a few powers on few points; the power to choose is not the best one."""

@@ -162,6 +162,13 @@ def test_centroids_equal_loops(truth, seed):
     assert (centroids[6] == 0).all()  # no point has this label
 
 
+def test_centroids_are_of_all_points_however_many_are_added_at_a_time(monkeypatch):
+    truth, vectors = [{row % 3, 3} for row in range(10)], torch.randn(10, 2, generator=seeded())
+    at_once = centroids_of(matrix(truth, 4), vectors)
+    monkeypatch.setattr(lightdxml, "POINTS", 3)
+    torch.testing.assert_close(centroids_of(matrix(truth, 4), vectors), at_once)
+
+
 @pytest.mark.parametrize("relu", [True, False])
 def test_the_label_encoder_starts_as_the_identity(relu):
     centroids = torch.randn(5, 4, generator=seeded())
