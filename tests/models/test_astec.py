@@ -264,6 +264,15 @@ def test_frozen_token_vectors_are_those_of_module_1(monkeypatch):
         assert torch.equal(model.all_networks()[0].features.tokens.rows, kept.pop()) is frozen
 
 
+def test_the_offset_is_set_on_held_out_points_in_each_epoch_and_at_the_end(monkeypatch):
+    seen, plain = [], astec_network.matching_offset
+    monkeypatch.setattr(
+        astec_network, "matching_offset", lambda part, score: seen.append(len(part)) or plain(part, score)
+    )
+    learned(planted(100), planted(20, seed=1), epochs=2, module1_epochs=0)
+    assert seen == [20, 20, 20]
+
+
 @pytest.mark.parametrize("loss", ["logistic", "decoupled"])
 def test_the_offset_matches_the_number_of_labels_after_the_decoupled_loss(loss):
     part = planted()

@@ -1337,6 +1337,28 @@ def test_each_module_is_judged_on_its_own_task(tmp_path):
     assert tagger.outcome_.best == notes["module-4-0"]
 
 
+def test_clusters_are_judged_with_their_biases_which_module_1_has_none_of(monkeypatch):
+    widths, plain = set(), decaf.products
+
+    def spy(points: Tensor, vectors: Tensor) -> Tensor:
+        widths.add(vectors.shape[1])
+        return plain(points, vectors)
+
+    monkeypatch.setattr(decaf, "products", spy)
+    settings_ = {**KINDS["paper"], "epochs": 1, "module1_epochs": 1}
+    Tagger("decaf", settings=settings_, device="cpu", validation=0.2).fit_dataset(data(100))
+    assert widths == {16, 17}
+
+
+def test_the_offset_is_set_on_held_out_points_where_there_are_any(monkeypatch):
+    seen, plain = [], decaf.matching_offset
+    monkeypatch.setattr(decaf, "matching_offset", lambda part, *more: seen.append(len(part)) or plain(part, *more))
+    for validation in (0.2, 0):
+        Tagger("decaf", settings={**SMALL, "epochs": 1}, device="cpu", validation=validation).fit_dataset(data(100))
+    assert seen[0] == 20
+    assert seen[1] > 90
+
+
 def test_module_4_is_judged_by_the_classifiers_of_each_epoch(monkeypatch):
     judged, plain = [], decaf.ndcg_at_5
 

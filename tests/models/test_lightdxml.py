@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -403,6 +404,15 @@ def test_with_the_decoupled_loss_scores_sum_up_to_the_right_labels(validation):
     assert scores.sum().item() / part.Y.nnz == pytest.approx(1, abs=0.2)
 
 
+def test_the_offset_is_set_on_held_out_points_in_each_epoch_and_at_the_end(monkeypatch):
+    seen, plain = [], lightdxml.matching_offset
+    monkeypatch.setattr(lightdxml, "matching_offset", lambda part, *more: seen.append(len(part)) or plain(part, *more))
+    fitted(planted(100), epochs=2)
+    assert seen == [20, 20, 20]
+    fitted(planted(100), validation=0, epochs=2)
+    assert seen[3:] == [100]
+
+
 def test_where_all_labels_are_filtered_the_loss_is_0():
     part = Part(csr_array((2, 3)), X=csr_array(np.eye(2, dtype=np.float32)), filtered=csr_array(np.ones((2, 3))))
     loss = model_of(part).train().loss(part, np.arange(2), torch.tensor([[0, 1], [1, 2]]), seeded())
@@ -560,6 +570,17 @@ def test_the_curve_counts_every_batch(tagger, data, monkeypatch):
     whole = figures_by_beta(learner, data.test, lesson)
     monkeypatch.setattr(lightdxml_beta, "BATCH", 30)  # four batches
     assert figures_by_beta(learner, data.test, lesson)[0.5] == pytest.approx(whole[0.5])
+
+
+def test_the_curve_leaves_filtered_pairs_out(tagger, data):
+    learner, rows = tagger.model_.learners()[0], np.arange(len(data.test))
+    first = learner.rank(data.test.X, 1).ids[:, 0]
+    filtered = csr_array((np.ones(len(rows), dtype=np.float32), (rows, first)), shape=data.test.Y.shape)
+    lesson = Lesson(data.train, propensity=data.propensity)
+    measured = figures_by_beta(learner, replace(data.test, filtered=filtered), lesson)[learner.classifier.beta]
+    ranking = learner.rank(data.test.X, 5, filtered)
+    truth = [set(data.test.Y[[row]].indices.tolist()) for row in rows]
+    assert measured["P@3"] == pytest.approx(100 * reference.precision(ranking.ids.tolist(), truth, 3))
 
 
 def test_beta_is_chosen_on_validation_unless_given(data, monkeypatch):
