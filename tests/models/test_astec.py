@@ -503,6 +503,7 @@ def test_a_warm_fit_adds_new_documents_and_no_known_ones():
     model.fit(Lesson(both), Run(seed=1))
     assert len(model.documents) == 190
     np.testing.assert_array_equal(model.documents.X[150:].toarray(), more.X.toarray())
+    np.testing.assert_array_equal(model.documents.Y[150:].toarray(), more.Y.toarray())
     (network,) = model.all_networks()
     lengths = network.centroids.documents.norm(dim=1)
     torch.testing.assert_close(lengths, torch.ones(190))
