@@ -29,7 +29,7 @@ from zipfel.models.astec_settings import PRESETS, AstecSettings
 from zipfel.models.base import Lesson, Tensors, settings_of
 from zipfel.models.learner import Ensemble, Learner, in_turn
 from zipfel.models.lightdxml import MixedClassifier, figures_by_beta
-from zipfel.models.reranker import RerankedPredictor, Reranker
+from zipfel.models.reranker import TOP, RerankedPredictor, Reranker
 from zipfel.nn.classifiers import EXTRA, OneVsAll
 from zipfel.training.run import Run
 from zipfel.training.trainer import Outcome, Schedule
@@ -104,7 +104,7 @@ def test_the_paper_has_the_values_of_the_authors_configuration():
     assert (paper.freeze_tokens, paper.search_by, paper.refresh_epochs, paper.negatives) == (
         True, "intermediate", None, "own",
     )  # fmt: skip
-    assert (paper.reranker, paper.reranker_epochs, paper.reranker_learning_rate) == (True, 15, 0.005)
+    assert (paper.reranker, paper.reranker_epochs, paper.reranker_learning_rate, TOP) == (True, 15, 0.005, 100)
     assert (paper.cosine, paper.loss, paper.smoothing, paper.index) == (False, "logistic", "clusters", "hnsw")
 
 
@@ -262,6 +262,15 @@ def test_frozen_token_vectors_are_those_of_module_1(monkeypatch):
     for frozen in (True, False):
         model = learned(planted(), freeze_tokens=frozen)
         assert torch.equal(model.all_networks()[0].features.tokens.rows, kept.pop()) is frozen
+
+
+def test_the_offset_is_set_on_held_out_points_in_each_epoch_and_at_the_end(monkeypatch):
+    seen, plain = [], astec_network.matching_offset
+    monkeypatch.setattr(
+        astec_network, "matching_offset", lambda part, score: seen.append(len(part)) or plain(part, score)
+    )
+    learned(planted(100), planted(20, seed=1), epochs=2, module1_epochs=0)
+    assert seen == [20, 20, 20]
 
 
 @pytest.mark.parametrize("loss", ["logistic", "decoupled"])
@@ -494,6 +503,7 @@ def test_a_warm_fit_adds_new_documents_and_no_known_ones():
     model.fit(Lesson(both), Run(seed=1))
     assert len(model.documents) == 190
     np.testing.assert_array_equal(model.documents.X[150:].toarray(), more.X.toarray())
+    np.testing.assert_array_equal(model.documents.Y[150:].toarray(), more.Y.toarray())
     (network,) = model.all_networks()
     lengths = network.centroids.documents.norm(dim=1)
     torch.testing.assert_close(lengths, torch.ones(190))

@@ -270,6 +270,7 @@ def test_schedules_are_those_of_the_settings(fitted):
     more = fitted(min_steps=45, **given).schedules
     assert [more[name].epochs for name in ("module-1-0", "module-4-0")] == [4, 6]  # 60 steps and more
     assert fitted(min_steps=90, **given).schedules["module-1-0"].epochs == 6
+    assert fitted(batch_size=255).schedules["module-4-0"].batch_size == POINTS // 10
 
 
 def test_without_module_1_token_vectors_stay_random(fitted):

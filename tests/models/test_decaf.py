@@ -270,6 +270,12 @@ def lifting(settings_: Mapping[str, Any], held_out: int = 40) -> Tagger:
 COUNTS = np.asarray(uneven().Y.sum(axis=0)).ravel()
 
 
+def test_how_many_points_are_held_out_and_how_many_choose_the_power():
+    """The numbers of docs/papers/decaf.md, chosen on validation."""
+    assert (Decaf.most_held_out, decaf_rare.FEW, decaf_rare.SPARED, max(decaf_rare.POWERS)) == (1000, 800, 0.0005, 0.08)
+    assert len(decaf_rare.POWERS) == 11
+
+
 @pytest.fixture
 def powers(monkeypatch):
     """Evaluate a few powers on few points; the power to choose is not the best one."""
@@ -532,11 +538,12 @@ def opened(folder: Path, seed: int = 1) -> Run:
 
 def test_modules_come_in_order_and_leave_their_results(monkeypatch, tmp_path):
     seen = spied(monkeypatch)
-    settings_ = {**BEAM, "learners": 2, "epochs": 2, "halve_learning_rate": True}
-    tagger = Tagger("decaf", settings=settings_, device="cpu", validation=0)
+    settings_ = {**BEAM, "learners": 2, "epochs": 2, "halve_learning_rate": True, "module1_learning_rate": 0.02}
+    tagger = Tagger("decaf", settings={**settings_, "patience": 3}, device="cpu", validation=0)
     tagger.fit_dataset(data(), opened(tmp_path))
     assert [stage for stage, _, _ in seen] == ["module-1", "module-2-0", "module-4-0", "module-2-1", "module-4-1"]
-    assert [(how.epochs, how.learning_rate) for _, how, _ in seen] == [(5, 0.03), *[(2, 0.03)] * 4]
+    assert [(how.epochs, how.learning_rate) for _, how, _ in seen] == [(5, 0.02), *[(2, 0.03)] * 4]
+    assert {how.patience for _, how, _ in seen} == {3}
     assert [how.halve_at for _, how, _ in seen] == [(0.5, 0.75), *[(0.5,)] * 4]  # Module I's rate is halved twice
     heads, both = (
         ["document_block", "heads", "label_block", "tokens"],
@@ -1328,6 +1335,43 @@ def test_each_module_is_judged_on_its_own_task(tmp_path):
     notes = {name: opened(tmp_path).load(name)[1]["best"] for name in ("module-1", "module-2-0", "module-4-0")}
     assert all(0.5 < best <= 1 for best in notes.values())
     assert tagger.outcome_.best == notes["module-4-0"]
+
+
+def test_clusters_are_judged_with_their_biases_which_module_1_has_none_of(monkeypatch):
+    widths, plain = set(), decaf.products
+
+    def spy(points: Tensor, vectors: Tensor) -> Tensor:
+        widths.add(vectors.shape[1])
+        return plain(points, vectors)
+
+    monkeypatch.setattr(decaf, "products", spy)
+    settings_ = {**KINDS["paper"], "epochs": 1, "module1_epochs": 1}
+    Tagger("decaf", settings=settings_, device="cpu", validation=0.2).fit_dataset(data(100))
+    assert widths == {16, 17}
+
+
+def test_the_offset_is_set_on_held_out_points_where_there_are_any(monkeypatch):
+    seen, plain = [], decaf.matching_offset
+    monkeypatch.setattr(decaf, "matching_offset", lambda part, *more: seen.append(len(part)) or plain(part, *more))
+    for validation in (0.2, 0):
+        Tagger("decaf", settings={**SMALL, "epochs": 1}, device="cpu", validation=validation).fit_dataset(data(100))
+    assert seen[0] == 20
+    assert seen[1] > 90
+
+
+def test_module_4_is_judged_by_the_classifiers_of_each_epoch(monkeypatch):
+    judged, plain = [], decaf.ndcg_at_5
+
+    def spy(learner: Learner, part: Part) -> float:
+        judged.append(learner.classifier.vectors.clone())
+        return plain(learner, part)
+
+    monkeypatch.setattr(decaf, "ndcg_at_5", spy)
+    tagger = Tagger("decaf", settings={**SMALL, "epochs": 2}, device="cpu", validation=0.2).fit_dataset(data(100))
+    assert len(judged) == 2
+    assert not torch.equal(judged[0], judged[1])
+    kept = tagger.model_.all_networks()[0].composed_classifiers
+    torch.testing.assert_close(kept, judged[tagger.outcome_.best_epoch])
 
 
 def test_tokens_of_fasttext_are_where_a_model_begins():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from zipfel.data.text import Tfidf
 from zipfel.errors import ConfigError, DataError
 from zipfel.index.exact import ExactIndex
 from zipfel.index.hnsw import HnswIndex
-from zipfel.models import lightdxml, lightdxml_model
+from zipfel.models import lightdxml, lightdxml_beta, lightdxml_model
 from zipfel.models import tokens as token_starts
 from zipfel.models.base import Lesson, Tensors, settings_of
 from zipfel.models.learner import BATCH, UNLISTED
@@ -162,6 +163,13 @@ def test_centroids_equal_loops(truth, seed):
     assert (centroids[6] == 0).all()  # no point has this label
 
 
+def test_centroids_are_of_all_points_however_many_are_added_at_a_time(monkeypatch):
+    truth, vectors = [{row % 3, 3} for row in range(10)], torch.randn(10, 2, generator=seeded())
+    at_once = centroids_of(matrix(truth, 4), vectors)
+    monkeypatch.setattr(lightdxml, "POINTS", 3)
+    torch.testing.assert_close(centroids_of(matrix(truth, 4), vectors), at_once)
+
+
 @pytest.mark.parametrize("relu", [True, False])
 def test_the_label_encoder_starts_as_the_identity(relu):
     centroids = torch.randn(5, 4, generator=seeded())
@@ -227,6 +235,22 @@ def test_a_label_that_had_points_keeps_its_vector_if_a_later_part_has_none_of_th
     model.label_vectors[2] = before = normalize(torch.randn(16, generator=seeded()), dim=0)
     model.place_labels(part, model.encoded(part.X), Lesson(part, Z=Z), Run(), "labels-0")
     assert torch.equal(model.label_vectors[2], before)  # not placed by its text
+
+
+def test_the_label_encoder_learns_on_in_the_next_cycle(monkeypatch):
+    part, plain, starts = planted(80), lightdxml.train, []
+    model = model_of(part, label_epochs=1)
+
+    def spy(run: Run, stage: str, module: LabelEncoder, *more: Any) -> Any:
+        starts.append(module.outer.weight.detach().clone())
+        return plain(run, stage, module, *more)
+
+    monkeypatch.setattr(lightdxml, "train", spy)
+    model.place_labels(part, model.encoded(part.X), Lesson(part), Run(), "labels-0")
+    learned = model.label_encoder.outer.weight.detach().clone()
+    model.place_labels(part, model.encoded(part.X), Lesson(part), Run(), "labels-1")
+    assert torch.equal(starts[1], learned)
+    assert not torch.equal(starts[1], starts[0])
 
 
 # --- Shortlists, Sec. IV-C --------------------------------------------------------------------------------------------
@@ -378,6 +402,15 @@ def test_with_the_decoupled_loss_scores_sum_up_to_the_right_labels(validation):
     scale, offset = model.classifier.scale_and_offset()
     scores = torch.sigmoid(scale * model.encoded(part.X) @ model.classifier.composed().T + offset)
     assert scores.sum().item() / part.Y.nnz == pytest.approx(1, abs=0.2)
+
+
+def test_the_offset_is_set_on_held_out_points_in_each_epoch_and_at_the_end(monkeypatch):
+    seen, plain = [], lightdxml.matching_offset
+    monkeypatch.setattr(lightdxml, "matching_offset", lambda part, *more: seen.append(len(part)) or plain(part, *more))
+    fitted(planted(100), epochs=2)
+    assert seen == [20, 20, 20]
+    fitted(planted(100), validation=0, epochs=2)
+    assert seen[3:] == [100]
 
 
 def test_where_all_labels_are_filtered_the_loss_is_0():
@@ -532,6 +565,24 @@ def test_the_curve_holds_the_figures_of_each_beta(tagger, data):
     tagger.model_.beta = learner.classifier.beta
 
 
+def test_the_curve_counts_every_batch(tagger, data, monkeypatch):
+    learner, lesson = tagger.model_.learners()[0], Lesson(data.train, propensity=data.propensity)
+    whole = figures_by_beta(learner, data.test, lesson)
+    monkeypatch.setattr(lightdxml_beta, "BATCH", 30)  # four batches
+    assert figures_by_beta(learner, data.test, lesson)[0.5] == pytest.approx(whole[0.5])
+
+
+def test_the_curve_leaves_filtered_pairs_out(tagger, data):
+    learner, rows = tagger.model_.learners()[0], np.arange(len(data.test))
+    first = learner.rank(data.test.X, 1).ids[:, 0]
+    filtered = csr_array((np.ones(len(rows), dtype=np.float32), (rows, first)), shape=data.test.Y.shape)
+    lesson = Lesson(data.train, propensity=data.propensity)
+    measured = figures_by_beta(learner, replace(data.test, filtered=filtered), lesson)[learner.classifier.beta]
+    ranking = learner.rank(data.test.X, 5, filtered)
+    truth = [set(data.test.Y[[row]].indices.tolist()) for row in rows]
+    assert measured["P@3"] == pytest.approx(100 * reference.precision(ranking.ids.tolist(), truth, 3))
+
+
 def test_beta_is_chosen_on_validation_unless_given(data, monkeypatch):
     monkeypatch.setattr(lightdxml, "chosen_beta", lambda figures: 0.15)
     assert fitted(planted()).predictor_.classifier.beta == 0.15
@@ -588,6 +639,12 @@ def test_the_paper_preset():
     assert (paper.residual, paper.shared_negatives, paper.loss, paper.reranker) == (False, False, "logistic", False)
     assert (paper.dimension, paper.batch_size, paper.label_learning_rate) == (300, 255, 0.003)  # the authors' code
     assert paper.dropout == 0
+
+
+@pytest.mark.parametrize("k", [500, 600, 650])  # Table V
+def test_with_the_paper_preset_training_uses_whole_shortlists(k):
+    paper = settings_of("lightdxml", "paper", {"shortlist_size": k})
+    assert paper.trained_width(100_000) == k
 
 
 @pytest.mark.parametrize("texts", [False, True])
@@ -891,6 +948,8 @@ def test_a_warm_start_learns_new_labels_and_does_not_forget_old_ones(tmp_path):
     held = len(early) - sum(tagger.model_.counts[:1].tolist())  # some were held out for validation
     assert held > 0
     assert (loaded.model_.counts <= torch.tensor(counts)).all()
+    again = [sum(name in tags[row] for row in late) for name in loaded.classes_]
+    assert loaded.model_.counts.tolist() == [*(tagger.model_.counts + torch.tensor(again[:6])).tolist(), *again[6:]]
     assert torch.equal(loaded.model_.label_vectors[:6], before)  # old labels without new points keep theirs
     assert (loaded.model_.label_vectors[6:].norm(dim=1) > 0.99).all()
     old = [row for row, tag in enumerate(right) if not {"g", "h"} & set(tag)]
