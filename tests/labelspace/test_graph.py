@@ -35,6 +35,14 @@ def test_cooccurrence_equals_loops(truth):
             assert A[a, b] == reference.shared_points(truth, a, b)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 7])
+def test_cooccurrence_of_many_points_is_the_sum_over_pieces(monkeypatch, rows):
+    Y = matrix([{0, 1}, {1, 2}, {0, 1, 5}, set(), {2}, {0, 1}, {3, 4}])
+    at_once = cooccurrence(Y).toarray()
+    monkeypatch.setattr("zipfel.labelspace.graph.ROWS", rows)
+    np.testing.assert_array_equal(cooccurrence(Y).toarray(), at_once)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @given(truth=truths, labels=batches)
 def test_adjacency_equals_loops(kind, truth, labels):

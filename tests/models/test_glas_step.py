@@ -491,6 +491,16 @@ def test_an_index_is_built_after_training_and_saved(part, kind, index):
     assert isinstance(restored.learners()[0].index, ExactIndex)  # until they are learned
 
 
+def test_a_further_fit_is_validated_by_exact_search(part, monkeypatch):
+    """The index still has the label vectors that the fit started from."""
+    model, searched = small(index="ivf", clusters=4, probes=1, epochs=1), []
+    model.fit(Lesson(part), Run())
+    assert isinstance(model.index, IvfIndex)
+    monkeypatch.setattr(glas, "precision_at_1", lambda learner, part: searched.append(type(learner.index)) or 0.5)
+    model.fit(Lesson(part, validation=part), Run())
+    assert searched == [ExactIndex]
+
+
 def test_an_ivf_index_searches_the_clusters_that_it_visits(part):
     """Its recall is reported, and with all clusters it ranks as exact search does."""
     rankings, recalls = [], []
