@@ -293,12 +293,14 @@ def test_the_index_of_the_labels_decoder_holds_labels(tmp_path, monkeypatch, ind
     assert np.array_equal(again.scores, whole.scores)
 
 
-def test_training_again_adds_to_the_counts_of_labels(part):
-    model = small(decoder="labels", epochs=1)
+@pytest.mark.parametrize("index", ["exact", "ivf"])
+def test_training_again_adds_to_the_counts_of_labels(part, index):
+    model = small(decoder="labels", epochs=1, index=index)
     model.fit(Lesson(part), Run())
     counts = part.Y.sum(axis=0).tolist()
     assert model.counts.tolist() == counts
     model.add_labels(2, seeded())
+    assert len(model.learners()[0].index) == LABELS + 2  # new labels are found before they are learned
     assert model.learners()[0].rank(part.X, LABELS + 2).ids.shape == (POINTS, LABELS + 2)
     Y = part.Y.toarray()
     wider = csr_array(np.concatenate([Y, np.ones((POINTS, 2))], axis=1).astype(np.float32))
