@@ -275,6 +275,8 @@ def test_the_graph_of_mutual_information_is_worked_by_hand():
     near, nearer = math.log(12 / 9), math.log(2)
     wanted = [[0, near, 0, 0], [near, 0, 0, 0], [0, 0, 0, nearer], [0, 0, nearer, 0]]
     np.testing.assert_allclose(pmi_graph(FOUR).toarray(), wanted, rtol=1e-6)
+    more = csr_array((FOUR.data, FOUR.indices, FOUR.indptr), shape=(4, 6))  # N is not the number of labels
+    np.testing.assert_allclose(pmi_graph(more).toarray()[:4, :4], wanted, rtol=1e-6)
 
 
 def test_the_graph_weighs_half_where_labels_are_more_than_dimensions():

@@ -309,6 +309,14 @@ def test_training_again_adds_to_the_counts_of_labels(part, index):
     assert len(model.index) == LABELS + 2
 
 
+def test_points_that_an_earlier_fit_learned_do_not_calibrate_a_further_one(part):
+    model = small(epochs=1, neighbours=3, sharpness=1)
+    model.fit(Lesson(part.take(np.arange(5))), Run())
+    new = part.take(np.arange(5, POINTS))
+    model.fit(Lesson(new, validation=part), Run())
+    np.testing.assert_array_equal(model.unseen.part.X.toarray(), new.X.toarray())
+
+
 @pytest.mark.parametrize("index", ["exact", "ivf"])
 def test_a_labels_decoder_that_was_saved_with_its_points_loads(part, index):
     """Earlier versions saved all points, their vote, and an index over them."""

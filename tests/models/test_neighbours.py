@@ -383,6 +383,24 @@ def test_the_chosen_vote_is_the_best_on_validation(tagger, data):
     assert options[half] == pytest.approx(best)
 
 
+def test_filtered_pairs_do_not_count_where_the_vote_is_chosen(tagger, data, monkeypatch):
+    """Each point's three best labels are filtered: the next five are judged in their place."""
+    learner, part, judged, measure = tagger.model_.learners()[0], data.test.take(np.arange(20)), [], metrics.measure
+    filtered = matrix([set(ids) for ids in learner.rank(part.X, 3).ids.tolist()], part.Y.shape[1])
+
+    def spy(ranking: Any, truth: csr_array) -> dict[str, float]:
+        judged.append(ranking.ids)
+        return measure(ranking, truth)
+
+    monkeypatch.setattr(metrics, "measure", spy)
+    chosen_vote(learner, NeighbourSettings(), replace(part, filtered=filtered))
+    excluded = filtered.toarray() > 0
+    for ids in judged:
+        assert ids.shape == (20, 5)
+        assert (ids >= 0).all()
+        assert not np.take_along_axis(excluded, ids, axis=1).any()
+
+
 def test_the_vote_is_chosen_on_evenly_spaced_points(tagger, data, monkeypatch):
     """Files may be sorted, so that the first points are unlike the others."""
     validation, judged, measure = data.test.take(np.arange(50)), [], metrics.measure
