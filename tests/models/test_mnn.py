@@ -309,6 +309,16 @@ def test_training_again_adds_to_the_counts_of_labels(part, index):
     assert len(model.index) == LABELS + 2
 
 
+def test_new_points_without_labels_are_not_remembered(part):
+    """They would take the place of neighbours that vote."""
+    model = small(epochs=1, neighbours=3, sharpness=1)
+    model.fit(Lesson(part), Run())
+    Y = part.Y.toarray()
+    Y[2] = 0
+    model.add_points(Part(csr_array(Y), X=part.X))
+    assert len(model.memory) == len(model.index) == 2 * POINTS - 1
+
+
 def test_points_that_an_earlier_fit_learned_do_not_calibrate_a_further_one(part):
     model = small(epochs=1, neighbours=3, sharpness=1)
     model.fit(Lesson(part.take(np.arange(5))), Run())
