@@ -174,11 +174,11 @@ def of_documents(
 def thesaurus_of(settings: TableSettings) -> Thesaurus | None:
     """Return the thesaurus that the label texts are; None if they are a table or missing."""
     source = settings.label_texts
-    if not isinstance(source, Path) or not is_thesaurus(source, settings.encoding):
-        if settings.language is not None:
-            raise ConfigError("language is that of the names in a thesaurus; give one with label_texts (--label-texts)")
-        return None
-    return read_thesaurus(source, settings.language, not settings.parents, settings.encoding)
+    if isinstance(source, Path) and (settings.language is not None or is_thesaurus(source, settings.encoding)):
+        return read_thesaurus(source, settings.language, not settings.parents, settings.encoding)
+    if settings.language is not None:
+        raise ConfigError("language is that of the names in a thesaurus; give one with label_texts (--label-texts)")
+    return None
 
 
 def _by_name(thesaurus: Thesaurus, ids: Iterable[str]) -> dict[str, str]:
