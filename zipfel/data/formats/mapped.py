@@ -188,7 +188,7 @@ def read(folder: Path, encoding: str = "utf-8") -> Dataset:
     if "Z" in about.shapes:
         others["Z"] = _mapped(folder, "Z", about)
     if LABEL_TEXTS in about.files:
-        others["label_texts"] = _json(folder / LABEL_TEXTS)
+        others["label_texts"] = _label_texts(folder / LABEL_TEXTS)
     dataset = common.assembled(folder, parts, NAMES, encoding, **others)
     return _with_vocabulary(dataset, folder) if VOCABULARY in about.files else dataset
 
@@ -198,6 +198,15 @@ def _with_vocabulary(dataset: Dataset, folder: Path) -> Dataset:
 
     vocabulary = TextFeatures.load(folder / VOCABULARY)
     return dataclasses.replace(dataset, vocabulary=vocabulary, feature_names=vocabulary.terms)
+
+
+def _label_texts(path: Path) -> dict[str, list[str]]:
+    """Return texts of labels by field."""
+    fields: dict[str, list[str]] = _json(path)
+    columns = fields.values() if isinstance(fields, dict) else [None]
+    if not all(isinstance(column, list) and all(isinstance(text, str) for text in column) for column in columns):
+        raise DataError("expected an object of lists of texts", path)
+    return fields
 
 
 def _about(folder: Path) -> About:
@@ -210,7 +219,11 @@ def _about(folder: Path) -> About:
         columns = values["columns"]
         if columns is not None:
             columns = Columns(**{**columns, "text": tuple(columns["text"])})
+            if not all(isinstance(name, str) for name in (*columns.text, columns.labels or "")):
+                raise ValueError("columns without names")
         shapes = {str(name): (int(rows), int(width)) for name, (rows, width) in values["shapes"].items()}
+        if max(map(max, shapes.values()), default=0) >= 1 << 62:
+            raise ValueError(f"a matrix of {max(shapes.values())}")
         files = {
             str(name): {"bytes": int(f["bytes"]), "crc32": list(f["crc32"])} for name, f in values["files"].items()
         }
@@ -258,7 +271,7 @@ def _array(path: Path, about: About) -> NDArray[Any]:
     if path.name not in about.files:
         raise DataError(f"does not list {path.name}", path.parent / ABOUT)
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"not an array of NumPy: {reason(error)}", path) from None
     if array.ndim != 1 or array.dtype.kind not in "if" or not array.dtype.isnative:
