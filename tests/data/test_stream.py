@@ -158,6 +158,12 @@ def test_each_part_may_be_one_table_or_several(tmp_path):
     assert points == {"train": 20, "test": 10}
     assert "test: 2 tables, test-0.jsonl to test-1.jsonl" in dataset.notes
     assert not any("held out" in note for note in dataset.notes)
+    left = "not read: test-0.jsonl, test-1.jsonl; only `zipfel data convert --to mapped` reads such tables"
+    assert left in zipfel.read(folder).notes
+    with pytest.raises(
+        DataError, match=r"folder: several tables of a part, such as test-0\.jsonl, need labels without"
+    ):
+        tables_of(folder, TableSettings(parents="p.tsv"))
 
 
 @pytest.mark.parametrize(("first", "second"), [

@@ -88,6 +88,10 @@ def tables_of(path: Path, settings: TableSettings, format: str | None = None) ->
         settings = dataclasses.replace(settings, label_texts=labels)
     others = find(path, PARENTS, *(name for names in FILTERS.values() for name in names))
     if others is not None or not _is_plain(settings):
+        several = [name.name for part in files for name in table.numbered_files(path, part)]
+        if several:
+            needed = "labels without a hierarchy or thesaurus, and no filter pairs"
+            raise DataError(f"several tables of a part, such as {several[0]}, need {needed}; join them first", path)
         return None
     known = read_metadata(path)
     settings = dataclasses.replace(settings, text=settings.text or known.text, labels=settings.labels or known.labels)
@@ -96,28 +100,20 @@ def tables_of(path: Path, settings: TableSettings, format: str | None = None) ->
 
 def _files(folder: Path, format: str | None) -> dict[str, Sequence[Path]]:
     """Return the tables of each part of a folder, in order of their names; nothing if train is in another format."""
-    numbered = {part: _numbered(folder, stems) for part, stems in table.PARTS.items()}
+    numbered = {part: table.numbered_files(folder, part) for part in table.PARTS}
     kind = format_of((numbered["train"] or [folder])[0], format)
     if f".{kind}" not in ENDINGS:
         return {}
     found = dict[str, Sequence[Path]]()
     for part, several in numbered.items():
         one = table.part_file(folder, part, f".{kind}")
-        if one is not None and several:
-            raise DataError(f"holds both {one.name} and {several[0].name}; remove one", folder)
+        for first, second in pairwise([*([one] if one else []), *several]):
+            if first == one or unpacked_name(first) == unpacked_name(second):
+                raise DataError(f"holds both {first.name} and {second.name}; remove one", folder)
         paths = several if one is None else [one]
         if paths:
             found[part] = paths
     return found
-
-
-def _numbered(folder: Path, stems: Sequence[str]) -> Sequence[Path]:
-    """Return the tables of a part that are called such as train-00.jsonl, in order of their names."""
-    paths = sorted(path for stem in stems for path in folder.glob(f"{stem}-*") if unpacked_name(path).endswith(ENDINGS))
-    for one, other in pairwise(paths):
-        if unpacked_name(one) == unpacked_name(other):
-            raise DataError(f"holds both {one.name} and {other.name}; remove one", folder)
-    return paths
 
 
 def _is_plain(settings: TableSettings) -> bool:
