@@ -278,6 +278,19 @@ def test_damaged_files_are_named(zipfel_command, folder, damage):
     assert outcome.err.count("\n") == 1, outcome.err
 
 
+@pytest.mark.parametrize(("labels", "features", "problem"), [
+    ((3, 4), (3, 6), r"X\.trn: expected rows with 5 columns, found 6"),
+    ((3, 9), (3, 5), r"Y\.trn: expected rows with 4 columns, found 9"),
+    ((3, 4), (2, 5), "train: labels of 3 points, but features of 2"),
+])  # fmt: skip
+def test_pieces_that_do_not_fit_are_refused_when_they_are_written(tmp_path, labels, features, problem):
+    writer = mapped.Writer(tmp_path)
+    writer.append("train", csr_array((2, 4)), csr_array((2, 5)))
+    with pytest.raises(DataError, match=problem):
+        writer.append("train", csr_array(labels), csr_array(features))
+    writer.release()
+
+
 # --- Arrays in files --------------------------------------------------------------------------------------------------
 
 

@@ -63,7 +63,7 @@ class MatrixFiles:
     """The files of a CSR matrix, to which rows are appended."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.folder, self.name, self.columns = folder, name, 0
+        self.name, self.columns = name, -1  # not known yet
         self.ends, self.indices, self.data = (
             ArrayFile(folder / f"{name}.{array}.npy", kind)
             for array, kind in (("indptr", np.int64), ("indices", np.int32), ("data", np.float32))
@@ -71,7 +71,9 @@ class MatrixFiles:
         self.ends.append(np.zeros(1, np.int64))
 
     def append(self, rows: csr_array) -> None:
-        """Append rows in canonical form; all pieces must have the same columns."""
+        """Append rows in canonical form; raise DataError if they have other columns than those before."""
+        if self.columns not in (-1, rows.shape[1]):
+            raise DataError(f"{self.name}: expected rows with {self.columns} columns, found {rows.shape[1]}")
         self.columns = rows.shape[1]
         self.ends.append(rows.indptr[1:].astype(np.int64) + self.data.count)
         self.indices.append(rows.indices)
@@ -109,6 +111,8 @@ class Writer:
 
     def append(self, part: str, Y: csr_array, X: csr_array) -> None:
         """Append points of a part ("train", ...), with labels [points, labels] and features [points, features]."""
+        if Y.shape[0] != X.shape[0]:
+            raise DataError(f"{part}: labels of {Y.shape[0]} points, but features of {X.shape[0]}")
         for kind, rows in (("Y", Y), ("X", X)):
             self.matrix(f"{kind}.{PREFIXES[part]}", rows)
 
