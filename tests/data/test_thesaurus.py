@@ -10,6 +10,7 @@ import pytest
 
 from zipfel import Tagger
 from zipfel.data.formats import TableSettings, read, write
+from zipfel.data.formats.concepts import NAME, Concepts
 from zipfel.data.formats.table import thesaurus_of
 from zipfel.data.formats.thesaurus import read_thesaurus
 from zipfel.data.labels import LabelSpace
@@ -121,6 +122,7 @@ BROKEN = {
                 ":3: broken RDF/XML: the file ends too early"),
     "t.jsonld": ('{"@id": "http://t.org/a",\n', ":2: broken JSON-LD"),
     "remote.jsonld": ('{"@context": "http://t.org/context", "@id": "http://t.org/a"}', ": has a context on the net"),
+    "long.nt": (f'<http://t.org/a> <http://t.org/b> "{"x" * (1 << 24)}" .\n', ": holds a text or URI that is too long"),
     "vocabulary.tsv": ("<http://t.org/a>\tone\nhttp://t.org/b two\n", ":2: expected <uri>, a tab and a name"),
     "vocabulary.csv": ("uri,label_en\nhttp://t.org/a,one\nhttp://t.org/a,two\n", ":3: the subject 'http://t.org/a' is"),
     "empty.ttl": (HEAD, ": expected concepts with a name, such as a skos:prefLabel; found no concept"),
@@ -153,6 +155,13 @@ def test_a_byte_order_mark_blank_names_and_concepts_without_a_uri(tmp_path):
     thesaurus = read_thesaurus(path, "en")
     assert dict(zip(thesaurus.ids, thesaurus.names, strict=True)) == {URI("a"): "Gerät", URI("b"): "b"}
     assert "1 concepts without a URI (blank nodes) left out" in thesaurus.notes
+
+
+def test_more_languages_than_there_are(tmp_path):
+    concepts = Concepts()
+    for number in range(1 << 15):
+        concepts.text(URI("a"), NAME, "a", f"x-{number}")
+    assert concepts.thesaurus(tmp_path, "x-7").names == ["a"]
 
 
 def test_an_unknown_language_is_an_error_that_names_the_known_ones(turtle):

@@ -59,7 +59,7 @@ class Concepts:
         self.numbers: dict[str, int] = {}  # by URI
         self.declared, self.withdrawn = bytearray(), bytearray()  # whether it is a concept; whether it is deprecated
         self.languages: dict[str, int] = {"": 0}
-        self.owners, self.kinds, self.spoken = array("i"), array("b"), array("h")  # of each text
+        self.owners, self.kinds, self.spoken = array("i"), array("b"), array("i")  # of each text
         self.texts: list[str] = []
         self.children, self.parents = array("i"), array("i")
         self.unread = 0  # notes that are resources, not texts
@@ -129,7 +129,7 @@ class Concepts:
             raise DataError(f"expected concepts with a name, such as a skos:prefLabel; found {found}", path)
         return kept, np.where(kept, np.cumsum(kept) - 1, -1)
 
-    def _ranks(self, path: Path, spoken: NDArray[np.int16], language: str | None) -> tuple[str, NDArray[np.int64]]:
+    def _ranks(self, path: Path, spoken: NDArray[np.int32], language: str | None) -> tuple[str, NDArray[np.int64]]:
         """Return the language of names, and how far each language is from it: 0 is the same, 1 a variant, 2 none.
 
         Others follow, the most frequent first.
@@ -180,7 +180,7 @@ class _Texts:
 
     rows: NDArray[np.int64]
     kinds: NDArray[np.int8]
-    spoken: NDArray[np.int16]
+    spoken: NDArray[np.int32]
     ranks: NDArray[np.int64]
     texts: Sequence[str]
 

@@ -92,6 +92,8 @@ def _triples(path: Path) -> Iterator[Any]:
             if "remote context" in error.msg:
                 raise DataError(REMOTE, path) from None
             raise DataError(f"broken {_KINDS[kind]}: {reason(Exception(error.msg))}", path, error.lineno) from None
+        except MemoryError as error:  # of the parser: its buffer is 16 MiB
+            raise DataError(f"holds a text or URI that is too long: {reason(error)}", path) from None
         except DataError:
             raise
         except ValueError as error:  # such as bytes that are no text
