@@ -102,7 +102,7 @@ def test_files_and_folders_are_flushed_before_they_take_their_place(tmp_path, mo
 
 def test_a_folder_that_appears_meanwhile_is_not_replaced_unasked(tmp_path):
     with (
-        pytest.raises(DataError, match="model: cannot be written: Directory not empty"),
+        pytest.raises(DataError, match="model: exists already; remove it or choose another path"),
         atomic.new_folder(tmp_path / "model"),
     ):
         persistence.save(model(1), tmp_path / "model")

@@ -97,7 +97,9 @@ def test_a_table_is_read_and_the_next_documents_are_written(model, tmp_path, zip
     [(["--out", "next.txt"], "--out must end in .csv or .jsonl; found 'next.txt'"),
      (["--out", "next.csv", "--n", "0"], "n must be at least 1; found 0"),
      (["--out", "next.csv", "--text", "nope"], "in.csv:1: no column 'nope'"),
-     (["--out", "next.csv", "--input", "none.csv"], "none.csv: cannot be read: no such file")],
+     (["--out", "next.csv", "--input", "none.csv"], "none.csv: cannot be read: no such file"),
+     (["--out", "in.csv"], "in.csv: already exists; name another file, or remove it"),
+     (["--out", "nowhere/next.csv"], "nowhere/next.csv: cannot be written: its folder does not exist")],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_nothing_is_written(model, tmp_path, monkeypatch, zipfel_command, words, error):
     monkeypatch.chdir(tmp_path)
@@ -106,4 +108,5 @@ def test_bad_input_is_one_line_and_nothing_is_written(model, tmp_path, monkeypat
     assert outcome.code == 2
     assert error in outcome.err
     assert outcome.err.count("\n") == 1
-    assert not list(tmp_path.glob("next*"))
+    assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+    assert (tmp_path / "in.csv").read_text() == "id,text\n1,paper jam\n"

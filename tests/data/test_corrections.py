@@ -23,6 +23,10 @@ def decided(*triples):
     return Corrections([Decision((("text", text),), label, accepted) for text, label, accepted in triples])
 
 
+def about(correction):
+    return json.dumps({"text": "x", "labels": ["a"], "correction": correction}) + "\n"
+
+
 def test_a_download_and_the_files_of_a_service_are_read_alike(tmp_path):
     (tmp_path / "b.jsonl").write_text(line("x", ["a"], ["b"]))
     (tmp_path / "a.jsonl").write_text(
@@ -46,7 +50,17 @@ def test_a_download_and_the_files_of_a_service_are_read_alike(tmp_path):
     assert read_corrections(tmp_path / "b.jsonl").decisions == read.decisions[:2]
 
 
-@pytest.mark.parametrize("torn", [b'{"text": "y", "la', b"\0\0\0\0", '{"text": "ü'.encode()[:-1]])
+def test_the_order_is_that_of_the_times_in_any_zone(tmp_path):
+    times = ["2026-11-02T11:30:00+02:00", "2026-11-02T10:00:00Z", "2026-11-02T09:45:00"]
+    (tmp_path / "a.jsonl").write_text("".join(line("x", [str(n)], time=time) for n, time in enumerate(times)))
+    decisions = read_corrections(tmp_path).decisions
+    assert [one.label for one in decisions] == ["0", "2", "1"]
+    assert decisions[0].time == "2026-11-02T09:30:00.000+00:00"
+
+
+@pytest.mark.parametrize(
+    "torn", [b'{"text": "y", "la', b"\0\0\0\0", b'\0\0"labels": []}\n', '{"text": "ü'.encode()[:-1]]
+)
 def test_a_torn_last_line_is_skipped_with_a_note(tmp_path, torn):
     (tmp_path / "a.jsonl").write_bytes(line("x", ["a"]).encode() + torn)
     read = read_corrections(tmp_path)
@@ -63,8 +77,13 @@ def test_a_torn_last_line_is_skipped_with_a_note(tmp_path, torn):
      ('{"text": "x", "labels": "a"}\n', r"a.jsonl:1: expected a list of labels under 'labels'; found 'a'"),
      ('{"text": "x", "labels": [""]}\n', r"a.jsonl:1: the name of a label must not be empty"),
      ('{"text": "x", "correction": 3}\n', r"a.jsonl:1: expected an object under 'correction'; found 3"),
-     ('{"text": "x", "labels": ["a"], "correction": {"shown": {"a": 3}}}\n', r"a.jsonl:1: not a correction"),
-     ('{"text": "x", "labels": ["a"], "correction": {"shown": {"a": {"rank": "x"}}}}\n', r"a.jsonl:1: not a corr")],
+     (about({"shown": []}), r"a.jsonl:1: expected an object under 'shown'; found \[\]"),
+     (about({"shown": {"a": 3}}), r"a.jsonl:1: expected an object under 'a'; found 3"),
+     (about({"shown": {"a": {"rank": "x"}}}), r"a.jsonl:1: expected a number from 0 on under 'rank'; found 'x'"),
+     (about({"shown": {"a": {"score": -1}}}), r"a.jsonl:1: expected a number from 0 on under 'score'; found -1"),
+     (about({"time": "yesterday"}), r"a.jsonl:1: expected a time such as .* under 'time'; found 'yesterday'"),
+     (about({"time": None}), r"a.jsonl:1: expected a time such as .* under 'time'; found None"),
+     (line("x", ["a"]) + "[1]\n", r"a.jsonl:2: expected a JSON object, found '\[1\]'")],  # whole, so it is not torn
 )  # fmt: skip
 def test_other_bad_lines_are_errors_with_file_and_line(tmp_path, content, error):
     (tmp_path / "a.jsonl").write_text(content)

@@ -69,6 +69,13 @@ def test_deep_hierarchies_do_not_exhaust_the_stack():
     assert len(chain.paths("0")[0]) == 3001
 
 
+def test_paths_whose_number_is_exponential_are_not_all_walked():
+    up = {f"{level}{side}": [f"{level - 1}a", f"{level - 1}b"] for level in range(1, 60) for side in "ab"}
+    paths = Hierarchy.of({**up, "59a": ["58a", "58b", "0a"]}).paths("59a", most=5)
+    assert [len(path) for path in paths] == [2, 60, 60, 60, 60]
+    assert len({*map(tuple, paths)}) == 5
+
+
 # Filling in ancestors
 
 

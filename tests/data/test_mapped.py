@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -195,13 +197,18 @@ def test_a_model_that_reads_texts_asks_for_texts_in_one_line(zipfel_command, tmp
 # --- Damaged files ----------------------------------------------------------------------------------------------------
 
 
-def forged(folder: Path, name: str, array: np.ndarray) -> None:
-    """Write an array and list it, as somebody would who writes such folders without zipfel."""
-    np.save(folder / name, array)
+def listed_anew(folder: Path, name: str, content: bytes) -> None:
+    """Write a file and list it, as somebody would who writes such folders without zipfel."""
+    (folder / name).write_bytes(content)
     about = json.loads((folder / mapped.ABOUT).read_text())
-    sums = mapped.chunk_sums({name: folder / name})[name]
-    about["files"][name] = {"bytes": (folder / name).stat().st_size, "crc32": sums}
+    about["files"][name] = {"bytes": len(content), "crc32": mapped.chunk_sums({name: folder / name})[name]}
     (folder / mapped.ABOUT).write_text(json.dumps(about))
+
+
+def forged(folder: Path, name: str, array: np.ndarray, save: Callable[..., None] = np.save) -> None:
+    content = io.BytesIO()
+    save(content, array)
+    listed_anew(folder, name, content.getvalue())
 
 
 def cut(folder: Path) -> None:
@@ -234,7 +241,21 @@ def endless(folder: Path) -> None:
     forged(folder, "X.trn.data.npy", values)
 
 
+def changed(key: str, value: dict[str, object]) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        about = json.loads((folder / mapped.ABOUT).read_text())
+        about[key] = {**(about[key] or {}), **value}
+        (folder / mapped.ABOUT).write_text(json.dumps(about))
+
+    return change
+
+
 DAMAGE = {
+    lambda folder: forged(folder, "X.trn.data.npy", np.zeros(3), np.savez): r"X\.trn\.data\.npy: not an array of NumPy",
+    lambda folder: listed_anew(folder, "label_texts.json", b"[1]"): r"label_texts\.json: expected an object of lists",
+    lambda folder: listed_anew(folder, "label_texts.json", b'{"text": [1]}'): r"label_texts\.json: expected an object",
+    changed("shapes", {"X.trn": [720, 1 << 80]}): r"mapped\.json: not the list of files of a mapped data set",
+    changed("columns", {"text": [1]}): r"mapped\.json: not the list of files of a mapped data set",
     cut: r"X\.trn\.data\.npy: has \d+ bytes, expected \d+; convert the data again",
     flip: r"X\.trn\.data\.npy: was changed after it was written; convert the data again",
     descend: r"Y\.trn\.indptr\.npy: the matrix is broken: the ends of its rows are not in ascending order",
@@ -255,6 +276,19 @@ def test_damaged_files_are_named(zipfel_command, folder, damage):
     outcome = zipfel_command("data", "info", folder)
     assert outcome.code == 2
     assert outcome.err.count("\n") == 1, outcome.err
+
+
+@pytest.mark.parametrize(("labels", "features", "problem"), [
+    ((3, 4), (3, 6), r"X\.trn: expected rows with 5 columns, found 6"),
+    ((3, 9), (3, 5), r"Y\.trn: expected rows with 4 columns, found 9"),
+    ((3, 4), (2, 5), "train: labels of 3 points, but features of 2"),
+])  # fmt: skip
+def test_pieces_that_do_not_fit_are_refused_when_they_are_written(tmp_path, labels, features, problem):
+    writer = mapped.Writer(tmp_path)
+    writer.append("train", csr_array((2, 4)), csr_array((2, 5)))
+    with pytest.raises(DataError, match=problem):
+        writer.append("train", csr_array(labels), csr_array(features))
+    writer.release()
 
 
 # --- Arrays in files --------------------------------------------------------------------------------------------------

@@ -76,7 +76,8 @@ def test_records_are_a_data_set_whose_subjects_a_thesaurus_names(file, tmp_path,
 @pytest.mark.parametrize(
     ("content", "error"),
     [(b"", "holds no MARC record"), (b"this is no record", "record 1: broken MARC: "),
-     (RECORDS[0] + RECORDS[1][:60], "record 2: broken MARC: "), (RECORDS[0] + b"00x00", "record 2: broken MARC: ")],
+     (RECORDS[0] + RECORDS[1][:60], "record 2: broken MARC: "), (RECORDS[0] + b"00x00", "record 2: broken MARC: "),
+     (RECORDS[0] + b"00000" + RECORDS[1][5:], "record 2: broken MARC: ")],
 )  # fmt: skip
 def test_a_broken_file_is_one_line_that_says_where(tmp_path, content, error):
     path = tmp_path / "books.mrc"

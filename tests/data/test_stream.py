@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,36 @@ def test_several_parquet_files_of_a_part_are_read_one_after_the_other(tmp_path):
         assert one[name] == other[name], name
 
 
+def test_each_part_may_be_one_table_or_several(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    jsonl(folder / "train.jsonl", rows(20))
+    for number in range(2):
+        jsonl(folder / f"test-{number}.jsonl", rows(5, seed=number + 1))
+    tables = tables_of(folder, TableSettings())
+    assert tables is not None
+    dataset, points = convert(tables, tmp_path / "new", Preparation(), TextSettings())
+    assert points == {"train": 20, "test": 10}
+    assert "test: 2 tables, test-0.jsonl to test-1.jsonl" in dataset.notes
+    assert not any("held out" in note for note in dataset.notes)
+    left = "not read: test-0.jsonl, test-1.jsonl; only `zipfel data convert --to mapped` reads such tables"
+    assert left in zipfel.read(folder).notes
+    with pytest.raises(
+        DataError, match=r"folder: several tables of a part, such as test-0\.jsonl, need labels without"
+    ):
+        tables_of(folder, TableSettings(parents="p.tsv"))
+
+
+@pytest.mark.parametrize(("first", "second"), [
+    ("train.jsonl", "train-0.jsonl"), ("train-0.jsonl", "train-0.jsonl.gz"), ("test.csv", "test-0.jsonl"),
+])  # fmt: skip
+def test_tables_that_may_be_the_same_are_refused(tmp_path, first, second):
+    for name in ("train.jsonl", first, second) if first.startswith("test") else (first, second):
+        jsonl(tmp_path / name, rows(3))
+    with pytest.raises(DataError, match=f"holds both {first} and {second}; remove one"):
+        tables_of(tmp_path, TableSettings())
+
+
 def test_the_command_streams_and_says_what_it_read(zipfel_command, tmp_path, monkeypatch):
     source = jsonl(tmp_path / "table.jsonl", rows(100))
     monkeypatch.setattr("zipfel.cli.data.load", None)  # which would read all rows
@@ -243,6 +274,18 @@ def died(shared: str, item: int) -> None:
 def test_a_process_that_dies_is_one_line(tmp_path):
     with pytest.raises(DataError, match="a process that reads texts died"), new_folder(tmp_path / "new"):
         list(processes.spread(died, "", range(5), 2))
+
+
+def marked(folder: str, item: int) -> None:
+    Path(folder, str(item)).touch()
+    time.sleep(0.2)
+
+
+def test_after_an_early_end_nobody_waits_for_items_that_have_not_begun(tmp_path):
+    results = processes.spread(marked, str(tmp_path), range(9), 2)
+    next(results)  # five items are taken ahead
+    results.close()
+    assert 1 <= len(list(tmp_path.iterdir())) <= 4
 
 
 # --- Memory -----------------------------------------------------------------------------------------------------------

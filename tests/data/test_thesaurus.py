@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 
 import pytest
 
 from zipfel import Tagger
 from zipfel.data.formats import TableSettings, read, write
+from zipfel.data.formats.concepts import NAME, Concepts
 from zipfel.data.formats.table import thesaurus_of
 from zipfel.data.formats.thesaurus import read_thesaurus
 from zipfel.data.labels import LabelSpace
@@ -116,12 +118,18 @@ BROKEN = {
     "t.ttl": (HEAD + ':a a skos:Concept ;\n  skos:prefLabel nix:"a" .\n', ":6: broken Turtle"),
     "t.nt": ('<http://t.org/a> <http://t.org/b> "x" .\n<http://t.org/a> oops .\n', ":2: broken N-Triples"),
     "t.rdf": ('<r:RDF xmlns:r="http://www.w3.org/1999/02/22-rdf-syntax-ns#">\n<x', ":2: broken RDF/XML"),
+    "cut.rdf": ('<r:RDF xmlns:r="http://www.w3.org/1999/02/22-rdf-syntax-ns#">\n<r:Description r:about="http://t.org/a"/>\n',
+                ":3: broken RDF/XML: the file ends too early"),
     "t.jsonld": ('{"@id": "http://t.org/a",\n', ":2: broken JSON-LD"),
     "remote.jsonld": ('{"@context": "http://t.org/context", "@id": "http://t.org/a"}', ": has a context on the net"),
+    "long.nt": (f'<http://t.org/a> <http://t.org/b> "{"x" * (1 << 24)}" .\n', ": holds a text or URI that is too long"),
     "vocabulary.tsv": ("<http://t.org/a>\tone\nhttp://t.org/b two\n", ":2: expected <uri>, a tab and a name"),
     "vocabulary.csv": ("uri,label_en\nhttp://t.org/a,one\nhttp://t.org/a,two\n", ":3: the subject 'http://t.org/a' is"),
-    "empty.ttl": (HEAD, ": expected SKOS concepts with a skos:prefLabel; found no concept"),
-    "nameless.ttl": (HEAD + ":a a skos:Concept .\n", "found 1 concepts without one"),
+    "empty.ttl": (HEAD, ": expected concepts with a name, such as a skos:prefLabel; found no concept"),
+    "nameless.ttl": (HEAD + ":a a skos:Concept .\n", "found 1 without one"),
+    "blank.ttl": (HEAD + ':a a skos:Concept ; skos:prefLabel " "@en .\n', "found 1 without one"),
+    "anonymous.ttl": (HEAD + '[] a skos:Concept ; skos:prefLabel "a"@en .\n', "found 1 without a URI"),
+    "deprecated.tsv": ("<http://t.org/a>\n<http://t.org/b>\t\n", "found 2 deprecated"),
     "cycle.ttl": (HEAD + ':a a skos:Concept; skos:prefLabel "a"; skos:broader :b .\n'
                   ":b a skos:Concept; skos:broader :a .\n",
                   ": the hierarchy of labels has a cycle: 'http://t.org/"),
@@ -140,11 +148,31 @@ def test_a_broken_thesaurus_is_one_line_that_says_where(tmp_path, name):
     assert "\n" not in str(raised.value)
 
 
+def test_a_byte_order_mark_blank_names_and_concepts_without_a_uri(tmp_path):
+    path = tmp_path / "t.ttl"
+    path.write_text("\ufeff" + HEAD + ':a a skos:Concept ; skos:prefLabel ""@en, "Gerät"@de .\n'
+                    ':b a skos:Concept ; skos:prefLabel "b"@en . [] a skos:Concept .\n')  # fmt: skip
+    thesaurus = read_thesaurus(path, "en")
+    assert dict(zip(thesaurus.ids, thesaurus.names, strict=True)) == {URI("a"): "Gerät", URI("b"): "b"}
+    assert "1 concepts without a URI (blank nodes) left out" in thesaurus.notes
+
+
+def test_more_languages_than_there_are(tmp_path):
+    concepts = Concepts()
+    for number in range(1 << 15):
+        concepts.text(URI("a"), NAME, "a", f"x-{number}")
+    assert concepts.thesaurus(tmp_path, "x-7").names == ["a"]
+
+
 def test_an_unknown_language_is_an_error_that_names_the_known_ones(turtle):
     with pytest.raises(DataError, match=r"t\.ttl: no concept has a name in language 'fi'; known are de, en"):
         read_thesaurus(turtle, "fi")
     with pytest.raises(ConfigError, match="language is that of the names in a thesaurus"):
         thesaurus_of(TableSettings(language="en"))
+    table = turtle.with_name("names.csv")
+    table.write_text("label,text\na,b\n")
+    with pytest.raises(DataError, match=r"names\.csv: not a thesaurus: expected \.ttl"):
+        thesaurus_of(TableSettings(label_texts=table, language="en"))
 
 
 def test_notes_that_are_resources_are_counted(tmp_path):
@@ -165,6 +193,19 @@ def test_vocabularies_of_annif(tmp_path):
     assert "1 deprecated concepts left out" in thesaurus.notes
     csv.write_text("uri,notation,label_en,label_fi\nhttp://t.org/a,1.2,one,yksi\nhttp://t.org/b,,two,kaksi\n")
     assert read_thesaurus(csv, "fi").fields == {"prefLabel@fi": ["yksi", "kaksi"], "notation": ["1.2", ""]}
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("v.tsv", "\n<http://t.org/b>\n<http://t.org/a>\tone\n"),
+    ("v.csv", '"uri","label_en"\nhttp://t.org/a,one\nhttp://t.org/b,\n'),
+    ("v.csv", "uri;notation;label_en\nhttp://t.org/b;;\nhttp://t.org/a;;one\n"),
+])  # fmt: skip
+def test_a_vocabulary_of_annif_is_known_by_its_first_line(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    thesaurus = thesaurus_of(TableSettings(label_texts=tmp_path / name, language="en"))
+    assert thesaurus is not None
+    assert (thesaurus.ids, thesaurus.names) == (["http://t.org/a"], ["one"])
+    assert "1 deprecated concepts left out" in thesaurus.notes
 
 
 def corpus(folder):
@@ -196,8 +237,40 @@ def test_a_full_text_folder(turtle, tmp_path):
     assert "t.ttl: 1 deprecated concepts left out" in dataset.notes
 
 
+def test_train_may_be_the_folder_itself_and_files_without_a_text_are_counted(tmp_path):
+    corpus(tmp_path / "docs")
+    corpus(tmp_path / "docs" / "val")
+    (tmp_path / "docs" / "lonely.tsv").write_text(f"<{URI('ink')}>\tink\n")
+    dataset = read(tmp_path / "docs")
+    assert [*dataset.parts] == ["train", "validation"]
+    assert str(dataset.columns) == "text from text"
+    assert "docs: 1 files of subjects without a text left out: lonely.tsv" in dataset.notes
+    corpus(tmp_path / "docs" / "dev")
+    with pytest.raises(DataError, match=r"docs/val: documents for validation are also in .*docs/dev; keep one of the"):
+        read(tmp_path / "docs")
+
+
+def test_a_folder_of_documents_in_json(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    for name in "ab":
+        document = {"document_id": name, "text": f"ink {name}", "subjects": [{"uri": URI(name)}]}
+        (tmp_path / f"{name}.json").write_text("\ufeff" + json.dumps(document))
+    dataset = read(tmp_path)
+    assert tags_of(dataset) == [{URI("a")}, {URI("b")}]
+    assert f"{tmp_path.name}: 1 documents without subjects left out: config.json" in dataset.notes
+
+
+@pytest.mark.parametrize("line", ["\tlaser printers", "<>\tlaser printers", "<http://t.org/a\ta"])
+def test_a_subject_without_a_uri_is_an_error(tmp_path, line):
+    corpus(tmp_path / "docs")
+    (tmp_path / "docs" / "a.tsv").write_text(f"<{URI('ink')}>\tink\n\n{line}\n")
+    with pytest.raises(DataError, match=rf"a\.tsv:3: expected <uri>, a tab and a name; found {re.escape(repr(line))}"):
+        read(tmp_path / "docs")
+
+
 SHORT = {
     "c.tsv": f"beams\t<{URI('laser')}> <{URI('device')}>\nnothing\t\n",
+    "first.tsv": f"nothing\t\nbeams\t<{URI('laser')}> <{URI('device')}>\n",
     "c.csv": f"document_id,text,subject_uris\n1,beams,<{URI('laser')}> <{URI('device')}>\n2,nothing,\n",
     "d.csv": f"text,subject_uris\nbeams,{URI('laser')} {URI('device')}\nnothing,\n",
     "c.jsonl": json.dumps({"document_id": "1", "text": "beams", "metadata": {"year": "1976"},
@@ -210,8 +283,8 @@ SHORT = {
 def test_short_texts(turtle, tmp_path, name):
     (tmp_path / name).write_text(SHORT[name])
     dataset = read(tmp_path / name, TableSettings(label_texts=turtle, language="en"))
-    assert tags_of(dataset) == [{URI("laser"), URI("device")}, set()]
-    assert dataset.train.texts == {"text": ["beams", "nothing"]}
+    tags = dict(zip(dataset.train.texts["text"], tags_of(dataset), strict=True))
+    assert tags == {"beams": {URI("laser"), URI("device")}, "nothing": set()}
 
 
 def test_a_broken_line_of_short_texts(tmp_path):

@@ -36,12 +36,7 @@ def suggest(
     from zipfel.suggesting import DEPTH, Suggester
     from zipfel.tagging import Loaded, Request
 
-    if out.suffix not in (".csv", ".jsonl"):
-        raise ConfigError(f"--out must end in .csv or .jsonl; found {out.name!r}")
-    if n < 1:
-        raise ConfigError(f"n must be at least 1; found {n}")
-    if input != STDIN and not input.is_file():
-        raise DataError("cannot be read: no such file", input)
+    _check(input, out, n)
     tagger = Loaded.load(model, machine.used().device)
     source = opened_input(input, tagger.source_, reading.text, reading.keep, reading.encoding)
     check_names(source.columns, [UNCERTAINTY])
@@ -60,6 +55,20 @@ def suggest(
     write_bytes(out, _written(out.suffix, source.columns, chosen))
     left = f"; {blank:,} without text left out" if blank else ""
     say(f"{out}: {len(chosen):,} of {seen:,} texts to label next, most useful first{left}")
+
+
+def _check(input: Path, out: Path, n: int) -> None:
+    """Check the options before the model is loaded."""
+    if out.suffix not in (".csv", ".jsonl"):
+        raise ConfigError(f"--out must end in .csv or .jsonl; found {out.name!r}")
+    if out.exists():  # it may be the input, or hold labels that somebody has entered since
+        raise DataError("already exists; name another file, or remove it", out)
+    if not out.parent.is_dir():
+        raise DataError("cannot be written: its folder does not exist", out)
+    if n < 1:
+        raise ConfigError(f"n must be at least 1; found {n}")
+    if input != STDIN and not input.is_file():
+        raise DataError("cannot be read: no such file", input)
 
 
 def _written(kind: str, columns: Sequence[str], chosen: Iterable[tuple[Row, float]]) -> bytes:

@@ -7,12 +7,15 @@ The page's download and the files that `zipfel serve --corrections` writes have 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from zipfel.data.cells import checked_name
+from zipfel.data.formats.files import opened
 from zipfel.data.formats.lf import objects
 from zipfel.errors import DataError, quoted
 
@@ -79,28 +82,41 @@ def _files(path: Path) -> list[Path]:
 
 def _read(file: Path) -> tuple[list[Decision], str]:
     """Return the decisions of a file, and a note on its last line if that is torn."""
-    decisions, torn = list[Decision](), list[DataError]()
-    for line, item in objects(file, torn.append):
-        if torn:
-            break
+    decisions, broken = list[Decision](), list[DataError]()
+    for line, item in objects(file, broken.append):
+        if broken:
+            raise broken[0]  # a good line follows
         try:
             decisions += _parsed(item)
         except DataError as error:
             raise DataError(error.problem, file, line) from None
-        except (AttributeError, TypeError, ValueError) as error:
-            raise DataError(f"not a correction: {error}", file, line) from None
-    else:
-        if len(torn) < 2:
-            return decisions, f"{file}:{torn[0].line}: skipped: the last line is torn" if torn else ""
-    raise torn[0]
+    if not broken:
+        return decisions, ""
+    if len(broken) > 1 or not _is_torn(file):
+        raise broken[0]
+    return decisions, f"{file}:{broken[0].line}: skipped: the last line is torn"
+
+
+def _is_torn(file: Path) -> bool:
+    """Whether the last line has no end, or zeros, as a kill and a power cut leave it."""
+    with opened(file) as stream:
+        last = deque(stream, maxlen=1)[-1]
+    return not last.endswith(b"\n") or b"\0" in last
 
 
 def _parsed(item: Mapping[str, Any]) -> list[Decision]:
     """Return the decisions of a line."""
     document = _document({key: value for key, value in item.items() if key not in OWN})
-    about = item.get("correction", {})
+    about = _object(item, "correction")
     lists = [_labels(item, "labels"), _labels(item, "rejected"), _labels(about, "undone")]
     return list(_decisions(document, lists, str(item.get("model", "")), about))
+
+
+def _object(item: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = item.get(key, {})
+    if not isinstance(value, Mapping):
+        raise DataError(f"expected an object under {key!r:.60}; found {quoted(value)}")
+    return value
 
 
 def _document(texts: Mapping[str, Any]) -> Document:
@@ -112,9 +128,7 @@ def _document(texts: Mapping[str, Any]) -> Document:
     return tuple(sorted(texts.items()))
 
 
-def _labels(item: Any, key: str) -> list[str]:
-    if not isinstance(item, Mapping):
-        raise DataError(f"expected an object under 'correction'; found {quoted(item)}")
+def _labels(item: Mapping[str, Any], key: str) -> list[str]:
     names = item.get(key, [])
     if not isinstance(names, list):
         raise DataError(f"expected a list of labels under {key!r}; found {quoted(names)}")
@@ -125,12 +139,32 @@ def _decisions(
     document: Document, lists: Sequence[list[str]], model: str, about: Mapping[str, Any]
 ) -> Iterator[Decision]:
     """Yield decisions.  lists: labels accepted, rejected, and undone.  about: the service's part of the line."""
-    time, user, shown = str(about.get("time", "")), about.get("token"), about.get("shown", {})
+    time, user, shown = _time(about), about.get("token"), _object(about, "shown")
     model = f"{model} {about['version']}" if "version" in about else model
-    unknown = {"rank": 0} if about else {}  # a label that the service has without a rank was added by the person
+    added = 0 if about else None  # the rank of a label that the service did not show: the person added it
     for labels, accepted in zip(lists, (True, False, None), strict=True):
         for label in labels:
-            place = shown.get(label, unknown)
-            rank, score = place.get("rank"), place.get("score")
-            yield Decision(document, label, accepted, None if rank is None else int(rank),
-                           None if score is None else float(score), time, model, user)  # fmt: skip
+            place = _object(shown, label)
+            rank = _number(place, "rank") if label in shown else added
+            yield Decision(document, label, accepted, None if rank is None else int(rank), _number(place, "score"),
+                           time, model, user)  # fmt: skip
+
+
+def _number(place: Mapping[str, Any], key: str) -> float | None:
+    value = place.get(key)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
+        raise DataError(f"expected a number from 0 on under {key!r}; found {quoted(value)}")
+    return value
+
+
+def _time(about: Mapping[str, Any]) -> str:
+    """Return the time of a line in UTC, so that the order of times is that of their texts; empty if it has none."""
+    if "time" not in about:
+        return ""
+    try:
+        time = datetime.fromisoformat(about["time"])
+        time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+        return time.isoformat(timespec="milliseconds")
+    except (TypeError, ValueError, OverflowError):
+        expected = "expected a time such as 2026-11-10T09:12:44+00:00 under 'time'"
+        raise DataError(f"{expected}; found {quoted(about['time'])}") from None

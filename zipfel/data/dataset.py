@@ -54,9 +54,10 @@ class Columns:
 
     def __str__(self) -> str:
         """Return the columns in words."""
+        labels = "" if self.labels is None else f"; labels from {self.labels}"
         split = "" if self.sep is None else f", split at {self.sep!r}"
         encoding = "" if self.encoding is None else f"; encoding {self.encoding}"
-        return f"text from {', '.join(self.text)}; labels from {self.labels}{split}{encoding}"
+        return f"text from {', '.join(self.text)}{labels}{split}{encoding}"
 
 
 @dataclass(frozen=True, eq=False)

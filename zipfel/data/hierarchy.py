@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,9 +72,12 @@ class Hierarchy:
 
     def paths(self, name: str, most: int = PATHS) -> list[list[str]]:
         """Return up to `most` paths from a label without parents down to this one, the shortest first."""
-        done, waiting = list[list[str]](), [[name]]
+        done, waiting, reached = list[list[str]](), [[name]], Counter[str]()
         while waiting and len(done) < most:
             path = waiting.pop(0)
+            reached[path[0]] += 1
+            if reached[path[0]] > most:  # `most` shorter paths come this way too; their number may be exponential
+                continue
             parents = self.parents.get(path[0], ())
             waiting += [[parent, *path] for parent in parents]
             if not parents:

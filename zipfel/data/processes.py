@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
+from multiprocessing.synchronize import Event
 from typing import Any, TypeVar
 
 from zipfel.errors import DataError
@@ -18,7 +19,7 @@ Shared = TypeVar("Shared")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_work: tuple[Callable[[Any, Any], Any], Any]  # in another process: its function, and what all items share
+_work: tuple[Callable[[Any, Any], Any], Any, Event]  # in another process: its function, what all items share, the end
 
 
 def cores() -> int:
@@ -36,25 +37,29 @@ def spread(
     if processes == 1:
         yield from (function(shared, item) for item in items)
         return
-    waiting = deque[Future[Result]]()
+    waiting, context = deque[Future[Result]](), get_context("spawn")
+    ended = context.Event()
     try:
-        with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (function, shared)) as pool:
-            for item in items:
-                waiting.append(pool.submit(_done, item))
-                if len(waiting) > 2 * processes:
+        with ProcessPoolExecutor(processes, context, _begin, (function, shared, ended)) as pool:
+            try:
+                for item in items:
+                    waiting.append(pool.submit(_done, item))
+                    if len(waiting) > 2 * processes:
+                        yield waiting.popleft().result()
+                while waiting:
                     yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+            finally:
+                ended.set()  # after an error or a signal, nobody waits for the items that have not begun
     except BrokenProcessPool:
         raise DataError("a process that reads texts died; there may be too little memory") from None
 
 
-def _begin(function: Callable[[Any, Any], Any], shared: Any) -> None:
+def _begin(function: Callable[[Any, Any], Any], shared: Any, ended: Event) -> None:
     """Keep what this process does. It ends with the process that started it, which alone hears Ctrl-C."""
     global _work
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow, daemon=True).start()
-    _work = function, shared
+    _work = function, shared, ended
 
 
 def _follow() -> None:
@@ -65,5 +70,5 @@ def _follow() -> None:
 
 
 def _done(item: Any) -> Any:
-    function, shared = _work
-    return function(shared, item)
+    function, shared, ended = _work
+    return None if ended.is_set() else function(shared, item)

@@ -10,6 +10,7 @@ import dataclasses
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
@@ -79,7 +80,7 @@ def tables_of(path: Path, settings: TableSettings, format: str | None = None) ->
     if not path.is_dir():
         streams = path.is_file() and unpacked_name(path).endswith(ENDINGS) and _is_plain(settings)
         return Tables({"train": [path]}, settings) if streams else None
-    files = _numbered(path) or _single(path, format)
+    files = _files(path, format)
     if "train" not in files:
         return None
     if settings.label_texts is None:
@@ -87,28 +88,32 @@ def tables_of(path: Path, settings: TableSettings, format: str | None = None) ->
         settings = dataclasses.replace(settings, label_texts=labels)
     others = find(path, PARENTS, *(name for names in FILTERS.values() for name in names))
     if others is not None or not _is_plain(settings):
+        several = [name.name for part in files for name in table.numbered_files(path, part)]
+        if several:
+            needed = "labels without a hierarchy or thesaurus, and no filter pairs"
+            raise DataError(f"several tables of a part, such as {several[0]}, need {needed}; join them first", path)
         return None
     known = read_metadata(path)
     settings = dataclasses.replace(settings, text=settings.text or known.text, labels=settings.labels or known.labels)
     return Tables(files, settings, path)
 
 
-def _single(folder: Path, format: str | None) -> dict[str, list[Path]]:
-    """Return the table of each part of a folder; nothing if it holds another format."""
-    ending = f".{format_of(folder, format)}"
-    found = {part: table.part_file(folder, part, ending) for part in table.PARTS} if ending in ENDINGS else {}
-    return {part: [path] for part, path in found.items() if path is not None}
-
-
-def _numbered(folder: Path) -> dict[str, list[Path]]:
-    """Return the tables of parts that have several, in order of their names."""
-    found = {
-        part: sorted(
-            path for stem in stems for path in folder.glob(f"{stem}-*") if unpacked_name(path).endswith(ENDINGS)
-        )
-        for part, stems in table.PARTS.items()
-    }
-    return {part: paths for part, paths in found.items() if paths} if found["train"] else {}
+def _files(folder: Path, format: str | None) -> dict[str, Sequence[Path]]:
+    """Return the tables of each part of a folder, in order of their names; nothing if train is in another format."""
+    numbered = {part: table.numbered_files(folder, part) for part in table.PARTS}
+    kind = format_of((numbered["train"] or [folder])[0], format)
+    if f".{kind}" not in ENDINGS:
+        return {}
+    found = dict[str, Sequence[Path]]()
+    for part, several in numbered.items():
+        one = table.part_file(folder, part, f".{kind}")
+        for first, second in pairwise([*([one] if one else []), *several]):
+            if first == one or unpacked_name(first) == unpacked_name(second):
+                raise DataError(f"holds both {first.name} and {second.name}; remove one", folder)
+        paths = several if one is None else [one]
+        if paths:
+            found[part] = paths
+    return found
 
 
 def _is_plain(settings: TableSettings) -> bool:
@@ -245,6 +250,11 @@ class Stream:
         """Return the data set without its points: names and texts of labels, and all notes."""
         tables, seen = self.tables, self.seen
         files = {part: paths[0].name if len(paths) == 1 else part for part, paths in tables.files.items()}
+        several = [
+            f"{part}: {len(paths):,} tables, {paths[0].name} to {paths[-1].name}"
+            for part, paths in tables.files.items()
+            if len(paths) > 1
+        ]
         empty = {part: Documents({name: [] for name in self.columns.text}) for part in files}
         ids = {name: number for number, name in enumerate(seen.labels)}
         dataset = table.of_documents(empty, ids, tables.settings, files)
@@ -256,7 +266,7 @@ class Stream:
         if tables.folder is not None:
             known = read_metadata(tables.folder)
             others = {"name": known.name, "propensity": known.propensity}
-        notes = (*merged, *dataset.notes, *hint, *held)
+        notes = (*several, *merged, *dataset.notes, *hint, *held)
         dataset = dataclasses.replace(dataset, notes=notes, columns=self.columns, **others)
         counts = np.array([seen.labels[name] for name in names_of(dataset)], dtype=np.int64)
         return with_min_label_count(dataset, self.preparation.min_label_count, counts)

@@ -60,7 +60,7 @@ FORMATS: dict[str, Format] = {
     "split": _format(split, "features", lambda folder: find(folder, "trn_X_Y.txt"), "trn_X_Xf.txt, trn_X_Y.txt"),
     "npz": _format(npz, "features", lambda folder: (folder / "Y.trn.npz").is_file(), "X.trn.npz and Y.trn.npz"),
     "mapped": _format(mapped, "features", lambda folder: (folder / mapped.ABOUT).is_file(), mapped.ABOUT),
-    "annif": Format(annif.is_corpus, annif.read, None, "texts", "NAME.txt and NAME.tsv or NAME.key for each document"),
+    "annif": Format(annif.is_corpus, annif.read, None, "texts", "NAME.txt and NAME.tsv or NAME.key, or NAME.json"),
     **{ending[1:]: _table(ending) for ending in (*ENDINGS, *READ_ONLY)},
 }
 WRITABLE = tuple(name for name, kind in FORMATS.items() if kind.write is not None)

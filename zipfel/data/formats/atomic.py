@@ -137,8 +137,9 @@ def _put(new: Path, path: Path, replace: bool) -> None:
             if not exchange(new, path):
                 _exchange_in_two_steps(new, path)
         else:
+            check_new(path)  # another process may have written it meanwhile
             if path.exists():
-                path.rmdir()  # an error if another process has written it meanwhile
+                path.rmdir()
             new.rename(path)
         _flush_names(path.parent)
 

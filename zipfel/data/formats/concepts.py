@@ -59,10 +59,11 @@ class Concepts:
         self.numbers: dict[str, int] = {}  # by URI
         self.declared, self.withdrawn = bytearray(), bytearray()  # whether it is a concept; whether it is deprecated
         self.languages: dict[str, int] = {"": 0}
-        self.owners, self.kinds, self.spoken = array("i"), array("b"), array("h")  # of each text
+        self.owners, self.kinds, self.spoken = array("i"), array("b"), array("i")  # of each text
         self.texts: list[str] = []
         self.children, self.parents = array("i"), array("i")
         self.unread = 0  # notes that are resources, not texts
+        self.anonymous = 0  # concepts without a URI
 
     def number(self, uri: str) -> int:
         """Return the number of a URI, a new one if it is new."""
@@ -82,11 +83,14 @@ class Concepts:
         self.withdrawn[self.number(uri)] = 1
 
     def text(self, uri: str, kind: int, text: str, language: str = "") -> None:
-        """Add a text of a concept."""
+        """Add a text of a concept, unless it is blank."""
+        text = " ".join(text.split())
+        if not text:
+            return
         self.owners.append(self.number(uri))
         self.kinds.append(kind)
         self.spoken.append(self.languages.setdefault(language.lower(), len(self.languages)))
-        self.texts.append(" ".join(text.split()))
+        self.texts.append(text)
 
     def broader(self, child: str, parent: str) -> None:
         """Add a broader concept."""
@@ -120,11 +124,12 @@ class Concepts:
         declared = np.frombuffer(bytes(self.declared), dtype=bool)
         kept = (declared if declared.any() else has_name) & ~np.frombuffer(bytes(self.withdrawn), dtype=bool)
         if not (kept & has_name).any():
-            found = f"{kept.sum()} concepts without one" if kept.any() else "no concept"
-            raise DataError(f"expected SKOS concepts with a skos:prefLabel; found {found}", path)
+            counts = {"without one": kept.sum(), "without a URI": self.anonymous, "deprecated": sum(self.withdrawn)}
+            found = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count) or "no concept"
+            raise DataError(f"expected concepts with a name, such as a skos:prefLabel; found {found}", path)
         return kept, np.where(kept, np.cumsum(kept) - 1, -1)
 
-    def _ranks(self, path: Path, spoken: NDArray[np.int16], language: str | None) -> tuple[str, NDArray[np.int64]]:
+    def _ranks(self, path: Path, spoken: NDArray[np.int32], language: str | None) -> tuple[str, NDArray[np.int64]]:
         """Return the language of names, and how far each language is from it: 0 is the same, 1 a variant, 2 none.
 
         Others follow, the most frequent first.
@@ -150,6 +155,8 @@ class Concepts:
         notes = [f"{kept.sum():,} concepts, {shown}" + ("" if language else ", that of most names (--language)")]
         if any(self.withdrawn):
             notes.append(f"{sum(self.withdrawn):,} deprecated concepts left out")
+        if self.anonymous:
+            notes.append(f"{self.anonymous:,} concepts without a URI (blank nodes) left out")
         if self.unread:
             notes.append(f"{self.unread:,} definitions and notes are resources, not texts, and are not read")
         return notes
@@ -173,7 +180,7 @@ class _Texts:
 
     rows: NDArray[np.int64]
     kinds: NDArray[np.int8]
-    spoken: NDArray[np.int16]
+    spoken: NDArray[np.int32]
     ranks: NDArray[np.int64]
     texts: Sequence[str]
 

@@ -63,7 +63,7 @@ class MatrixFiles:
     """The files of a CSR matrix, to which rows are appended."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.folder, self.name, self.columns = folder, name, 0
+        self.name, self.columns = name, -1  # not known yet
         self.ends, self.indices, self.data = (
             ArrayFile(folder / f"{name}.{array}.npy", kind)
             for array, kind in (("indptr", np.int64), ("indices", np.int32), ("data", np.float32))
@@ -71,7 +71,9 @@ class MatrixFiles:
         self.ends.append(np.zeros(1, np.int64))
 
     def append(self, rows: csr_array) -> None:
-        """Append rows in canonical form; all pieces must have the same columns."""
+        """Append rows in canonical form; raise DataError if they have other columns than those before."""
+        if self.columns not in (-1, rows.shape[1]):
+            raise DataError(f"{self.name}: expected rows with {self.columns} columns, found {rows.shape[1]}")
         self.columns = rows.shape[1]
         self.ends.append(rows.indptr[1:].astype(np.int64) + self.data.count)
         self.indices.append(rows.indices)
@@ -109,6 +111,8 @@ class Writer:
 
     def append(self, part: str, Y: csr_array, X: csr_array) -> None:
         """Append points of a part ("train", ...), with labels [points, labels] and features [points, features]."""
+        if Y.shape[0] != X.shape[0]:
+            raise DataError(f"{part}: labels of {Y.shape[0]} points, but features of {X.shape[0]}")
         for kind, rows in (("Y", Y), ("X", X)):
             self.matrix(f"{kind}.{PREFIXES[part]}", rows)
 
@@ -188,7 +192,7 @@ def read(folder: Path, encoding: str = "utf-8") -> Dataset:
     if "Z" in about.shapes:
         others["Z"] = _mapped(folder, "Z", about)
     if LABEL_TEXTS in about.files:
-        others["label_texts"] = _json(folder / LABEL_TEXTS)
+        others["label_texts"] = _label_texts(folder / LABEL_TEXTS)
     dataset = common.assembled(folder, parts, NAMES, encoding, **others)
     return _with_vocabulary(dataset, folder) if VOCABULARY in about.files else dataset
 
@@ -198,6 +202,15 @@ def _with_vocabulary(dataset: Dataset, folder: Path) -> Dataset:
 
     vocabulary = TextFeatures.load(folder / VOCABULARY)
     return dataclasses.replace(dataset, vocabulary=vocabulary, feature_names=vocabulary.terms)
+
+
+def _label_texts(path: Path) -> dict[str, list[str]]:
+    """Return texts of labels by field."""
+    fields: dict[str, list[str]] = _json(path)
+    columns = fields.values() if isinstance(fields, dict) else [None]
+    if not all(isinstance(column, list) and all(isinstance(text, str) for text in column) for column in columns):
+        raise DataError("expected an object of lists of texts", path)
+    return fields
 
 
 def _about(folder: Path) -> About:
@@ -210,7 +223,11 @@ def _about(folder: Path) -> About:
         columns = values["columns"]
         if columns is not None:
             columns = Columns(**{**columns, "text": tuple(columns["text"])})
+            if not all(isinstance(name, str) for name in (*columns.text, columns.labels or "")):
+                raise ValueError("columns without names")
         shapes = {str(name): (int(rows), int(width)) for name, (rows, width) in values["shapes"].items()}
+        if max(map(max, shapes.values()), default=0) >= 1 << 62:
+            raise ValueError(f"a matrix of {max(shapes.values())}")
         files = {
             str(name): {"bytes": int(f["bytes"]), "crc32": list(f["crc32"])} for name, f in values["files"].items()
         }
@@ -258,7 +275,7 @@ def _array(path: Path, about: About) -> NDArray[Any]:
     if path.name not in about.files:
         raise DataError(f"does not list {path.name}", path.parent / ABOUT)
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"not an array of NumPy: {reason(error)}", path) from None
     if array.ndim != 1 or array.dtype.kind not in "if" or not array.dtype.isnative:

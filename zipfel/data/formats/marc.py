@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,20 @@ def _records(path: Path) -> Iterator[tuple[int, Any]]:
 
     with opened(path) as stream:
         reader = MARCReader(stream)
-        for number, record in enumerate(reader):
+        for number in count():
+            try:
+                record = next(reader)
+            except StopIteration:
+                return
+            except ValueError as error:  # such as a record of length 0
+                raise _broken(path, number, error) from None
             if record is None:
-                problem = reason(reader.current_exception or ValueError("not a record"))
-                raise DataError(f"record {number + 1}: broken MARC: {problem}", path)
+                raise _broken(path, number, reader.current_exception or ValueError("not a record"))
             yield number, record
+
+
+def _broken(path: Path, number: int, error: Exception) -> DataError:
+    return DataError(f"record {number + 1}: broken MARC: {reason(error)}", path)
 
 
 def _values(record: Any, number: int) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from xml.parsers import expat
 
 from zipfel.data.formats.concepts import CODE, LABEL, MEANING, NAME, NOTE, SYNONYM, Concepts
@@ -16,6 +17,7 @@ ENDINGS = {".ttl": "TURTLE", ".nt": "N_TRIPLES", ".rdf": "RDF_XML", ".xml": "RDF
 REMOTE = "has a context on the network, which is not fetched; write the context into the file, or convert it to Turtle"
 _KINDS = {"TURTLE": "Turtle", "N_TRIPLES": "N-Triples", "RDF_XML": "RDF/XML", "JSON_LD": "JSON-LD"}
 _SKOS, _RDF = "http://www.w3.org/2004/02/skos/core#", "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
+_CONCEPT = f"{_SKOS}Concept"
 _TYPE, _DEPRECATED, _BROADER, _NARROWER = range(10, 14)
 _USES = {
     f"{_RDF}type": _TYPE,
@@ -47,7 +49,10 @@ def read_concepts(path: Path) -> Concepts:
     concepts = Concepts()
     for quad in _triples(path):
         use, subject, value = _USES.get(quad.predicate.value), quad.subject, quad.object
-        if use is None or type(subject) is not NamedNode:
+        if use is None:
+            continue
+        if type(subject) is not NamedNode:
+            concepts.anonymous += use == _TYPE and value.value == _CONCEPT
             continue
         if type(value) is Literal:
             if use < _TYPE:
@@ -61,7 +66,7 @@ def read_concepts(path: Path) -> Concepts:
 
 def _link(concepts: Concepts, subject: str, use: int, value: str) -> None:
     """Take a triple whose object is a resource."""
-    if use == _TYPE and value == f"{_SKOS}Concept":
+    if use == _TYPE and value == _CONCEPT:
         concepts.declare(subject)
     elif use == _BROADER:
         concepts.broader(subject, value)
@@ -78,23 +83,35 @@ def _triples(path: Path) -> Iterator[Any]:
     name = unpacked_name(path)
     kind = next(kind for ending, kind in ENDINGS.items() if name.endswith(ending))
     with opened(path) as stream:
+        if stream.peek(3)[:3] == codecs.BOM_UTF8:  # type: ignore[attr-defined]  # all streams of `opened` have it
+            stream.read(3)
+        source: Any = _CheckedXml(stream, path) if kind == "RDF_XML" else stream
         try:
-            yield from parse(stream, getattr(RdfFormat, kind))
+            yield from parse(source, getattr(RdfFormat, kind))
         except SyntaxError as error:
             if "remote context" in error.msg:
                 raise DataError(REMOTE, path) from None
-            line = error.lineno if kind != "RDF_XML" else _broken_line(path)
-            raise DataError(f"broken {_KINDS[kind]}: {reason(Exception(error.msg))}", path, line) from None
+            raise DataError(f"broken {_KINDS[kind]}: {reason(Exception(error.msg))}", path, error.lineno) from None
+        except MemoryError as error:  # of the parser: its buffer is 16 MiB
+            raise DataError(f"holds a text or URI that is too long: {reason(error)}", path) from None
+        except DataError:
+            raise
         except ValueError as error:  # such as bytes that are no text
             raise DataError(f"cannot be parsed: {reason(error)}", path) from None
 
 
-def _broken_line(path: Path) -> int | None:
-    """Return the line at which a file stops to be XML; None if it is XML."""
-    parser = expat.ParserCreate()
-    with opened(path) as stream:
+class _CheckedXml:
+    """A stream of XML that is checked while it is read: the parser of RDF takes a file that is cut off as whole."""
+
+    def __init__(self, stream: BinaryIO, path: Path) -> None:
+        self.stream, self.path, self.parser = stream, path, expat.ParserCreate()
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes; raise DataError with the line at which they stop to be XML."""
+        block = self.stream.read(size)
         try:
-            parser.ParseFile(stream)
+            self.parser.Parse(block, not block)
         except expat.ExpatError as error:
-            return error.lineno
-    return None
+            problem = expat.ErrorString(error.code) if block else "the file ends too early"
+            raise DataError(f"broken {_KINDS['RDF_XML']}: {problem}", self.path, error.lineno) from None
+        return block

@@ -7,6 +7,7 @@ in the first column, its text in the others). A single table is read as train.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from zipfel.data.cells import MARKS, cell_text, label_name, label_names
 from zipfel.data.dataset import Columns, Dataset, Part
 from zipfel.data.formats import folder as common
 from zipfel.data.formats.concepts import Thesaurus, some
-from zipfel.data.formats.files import find, listed
+from zipfel.data.formats.files import find, listed, unpacked_name
 from zipfel.data.formats.table_files import ENDINGS, READ_ONLY, Table, is_frame, open_frame, open_table, write_table
 from zipfel.data.formats.thesaurus import is_thesaurus, read_thesaurus
 from zipfel.data.hierarchy import with_hierarchy
@@ -89,6 +90,12 @@ def part_file(folder: Path, name: str, ending: str) -> Path | None:
     return same or find(folder, *(stem + other for stem in stems for other in (*ENDINGS, *READ_ONLY)))
 
 
+def numbered_files(folder: Path, part: str) -> list[Path]:
+    """Return the tables of a part that are called such as train-00.jsonl, in order of their names."""
+    paths = (path for stem in PARTS[part] for path in folder.glob(f"{stem}-*"))
+    return sorted(path for path in paths if unpacked_name(path).endswith(ENDINGS))
+
+
 def read(ending: str, folder: Path, settings: TableSettings) -> Dataset:
     """Read a folder of tables whose train table has the given ending."""
     known = common.read_metadata(folder)
@@ -100,7 +107,15 @@ def read(ending: str, folder: Path, settings: TableSettings) -> Dataset:
     parts: dict[str, tuple[Part, list[str]]] = {name: (part, []) for name, part in tables.parts.items()}
     names, texts = tables.label_names, tables.label_texts
     others: dict[str, Any] = {"label_names": names, "label_texts": texts, "columns": tables.columns}
-    return common.assembled(folder, parts, notes=tables.notes, **others)
+    return common.assembled(folder, parts, notes=[*tables.notes, *_not_read(folder)], **others)
+
+
+def _not_read(folder: Path) -> list[str]:
+    """Return a note on further tables of parts, which only a conversion to mapped data reads."""
+    with suppress(DataError):  # a .zip that holds something else
+        names = [path.name for part in PARTS for path in numbered_files(folder, part)]
+        return [f"not read: {some(names)}; only `zipfel data convert --to mapped` reads such tables"] if names else []
+    return []
 
 
 def with_others(dataset: Dataset, source: Path, ending: str, settings: TableSettings) -> Dataset:
@@ -174,11 +189,11 @@ def of_documents(
 def thesaurus_of(settings: TableSettings) -> Thesaurus | None:
     """Return the thesaurus that the label texts are; None if they are a table or missing."""
     source = settings.label_texts
-    if not isinstance(source, Path) or not is_thesaurus(source, settings.encoding):
-        if settings.language is not None:
-            raise ConfigError("language is that of the names in a thesaurus; give one with label_texts (--label-texts)")
-        return None
-    return read_thesaurus(source, settings.language, not settings.parents, settings.encoding)
+    if isinstance(source, Path) and (settings.language is not None or is_thesaurus(source, settings.encoding)):
+        return read_thesaurus(source, settings.language, not settings.parents, settings.encoding)
+    if settings.language is not None:
+        raise ConfigError("language is that of the names in a thesaurus; give one with label_texts (--label-texts)")
+    return None
 
 
 def _by_name(thesaurus: Thesaurus, ids: Iterable[str]) -> dict[str, str]:

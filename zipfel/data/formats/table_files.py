@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from zipfel.errors import DataError, check_installed, nearest, quoted, raised
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
 _URI = re.compile(r"<[^<>\s]+:[^<>\s]*>|https?://[^<>\s]+")
 READ_ONLY = (".json", ".xlsx", ".mrc")  # tables that are read, not written
+_FIRST = 100  # lines looked at to recognise a file
 _LARGEST_JSON = 1 << 30  # bytes of a JSON array, which is read as a whole
 
 FRAME = "data frame"  # the path of a table that is one
@@ -159,8 +161,9 @@ def _open_csv(path: Path, encoding: str, bad: Bad = raised) -> Table:
 def _is_short_texts(path: Path, encoding: str) -> bool:
     """Whether a file is a corpus of Annif's short texts: lines `text<TAB><uri> <uri>`, and no column names."""
     with closing(text_lines(path, encoding, errors="replace")) as lines:  # type: ignore[type-var]
-        _, tab, uris = next(lines, "").partition("\t")
-    return bool(tab and uris.split()) and all(_URI.fullmatch(uri) for uri in uris.split())
+        cells = (line.partition("\t")[2].split() for line in islice(lines, _FIRST))
+        uris = next(filter(None, cells), [])  # of the first text that has subjects
+    return bool(uris) and all(_URI.fullmatch(uri) for uri in uris)
 
 
 def _open_short_texts(path: Path, encoding: str, bad: Bad) -> Table:

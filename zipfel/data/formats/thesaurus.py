@@ -21,12 +21,12 @@ def is_thesaurus(path: Path, encoding: str | None = None) -> bool:
         return True
     if not path.is_file() or not unpacked_name(path).endswith((".tsv", ".csv")):
         return False
+    if unpacked_name(path).endswith(".csv"):
+        columns = open_table(path, encoding).columns
+        return columns[0] == "uri" and any(name.startswith(_LANGUAGE) for name in columns)
     with closing(text_lines(path, encoding or "utf-8")) as lines:  # type: ignore[type-var]
-        first = next(lines, "")
-    if unpacked_name(path).endswith(".tsv"):
-        return first.startswith("<") and first.partition("\t")[0].endswith(">")
-    columns = [name.strip() for name in first.split(",")]
-    return columns[0] == "uri" and any(name.startswith(_LANGUAGE) for name in columns)
+        first = next(filter(str.strip, lines), "").partition("\t")[0].strip()
+    return first.startswith("<") and first.endswith(">")
 
 
 def read_thesaurus(
