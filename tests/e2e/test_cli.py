@@ -233,9 +233,25 @@ def test_bad_input_is_one_line_and_exit_code_2(zipfel_command, repository, ticke
     assert out == ""
     assert message in err
     assert "Traceback" not in err
-    if "Usage" not in err:  # the parser of the command line draws a box around its own errors
-        assert [line for line in err.splitlines() if not line.startswith("note: ")] == [err.splitlines()[-1]]
+    assert [line for line in err.splitlines() if not line.startswith("note: ")] == [err.splitlines()[-1]]
     assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["serve", "m", "--workers", "two"], "error: invalid value for '--workers': "),
+        (["serve", "m", "--workers"], "error: option '--workers' requires an argument; see `"),
+        (["serve", "m", "--worker", "2"], "error: no such option: --worker"),
+        (["predict"], "error: missing argument 'MODEL'; see `"),
+        (["nonsense"], "error: no such command 'nonsense'; see `"),
+    ],
+)
+def test_misused_words_are_one_line(zipfel_command, words, line):
+    code, out, err = zipfel_command(*words)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith(line)
+    assert err.endswith("--help`\n")
 
 
 def test_sigterm_leaves_nothing_half_written(tmp_path):
