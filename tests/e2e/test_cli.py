@@ -15,6 +15,7 @@ import pytest
 from scipy.sparse import csr_array, save_npz
 
 import zipfel
+from zipfel.cli.model import check_out
 from zipfel.data.formats import FORMATS, WRITABLE
 from zipfel.data.synthetic import Synthetic, make
 
@@ -235,6 +236,29 @@ def test_bad_input_is_one_line_and_exit_code_2(zipfel_command, repository, ticke
     assert "Traceback" not in err
     assert [line for line in err.splitlines() if not line.startswith("note: ")] == [err.splitlines()[-1]]
     assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("file", "message"), [("notes.txt", "exists already"), ("model.json", "is a model without its run")]
+)
+def test_training_does_not_begin_where_it_would_replace_something_else(
+    zipfel_command, repository, tmp_path, file, message
+):
+    (tmp_path / "out" / "model").mkdir(parents=True)
+    (tmp_path / "out" / "model" / file).write_text("mine")
+    code, _, err = zipfel_command("train", repository, "--model", "glas", "--out", tmp_path / "out")
+    assert code == 2
+    assert f"error: {tmp_path / 'out' / 'model'}: {message}" in err
+    assert [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()] == [file]
+
+
+def test_a_model_without_its_run_is_replaced_where_the_training_starts_over(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.json").write_text("old")
+    check_out(tmp_path, fresh=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    check_out(tmp_path, fresh=False)
 
 
 @pytest.mark.parametrize(
