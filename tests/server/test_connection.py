@@ -119,12 +119,13 @@ def held(monkeypatch):
 
 
 @both
-def test_a_flood_of_requests_on_one_connection_ends_after_those_that_may_wait(listening, held, settings):
+@pytest.mark.parametrize("offer", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"], ids=["", "with offers"])
+def test_a_flood_of_requests_on_one_connection_ends_after_those_that_may_wait(listening, held, settings, offer):
     server = listening(**settings)
     go = held(server)
     with secured(server, server.connect()) as sock:
         sock.sendall(post({"texts": ["paper"]}, connection="keep-alive"))
-        sock.sendall(HEALTH.replace(b"close", b"keep-alive") * 1000)
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n%s\r\n" % offer * 1000)
         wait_until(lambda: 'route="other",status="429"} 1' in server.service.metrics())
         go.set()
         assert statuses(received(sock)) == [200] * (1 + connection.PIPELINED)

@@ -235,9 +235,9 @@ class Connection(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
             self._decline(data[offer.args[0] :])
-        except httptools.HttpParserError as error:
-            if isinstance(error.__context__, Problem):  # ours, from a callback of the parser
-                self.refuse(error.__context__)
+        except httptools.HttpParserError:
+            if len(self.pipeline) >= PIPELINED:
+                self.refuse(Problem(429, f"more than {PIPELINED} requests wait on one connection"))
             elif len(self.url) < HEAD:
                 self.send_400_response("")
             else:  # the parser takes no address of this length
@@ -288,7 +288,7 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():  # it comes again: `_decline`
             return
         if len(self.pipeline) >= PIPELINED:
-            raise Problem(429, f"more than {PIPELINED} requests wait on one connection")
+            raise OverflowError  # ends the parsing, see `_parse`
         self.awaits_head, self.head = False, 0
         self._stop_head_timer()
         self.crowd.work(self)
