@@ -15,6 +15,7 @@ import pytest
 from scipy.sparse import csr_array, save_npz
 
 import zipfel
+from zipfel.cli.model import check_out
 from zipfel.data.formats import FORMATS, WRITABLE
 from zipfel.data.synthetic import Synthetic, make
 
@@ -233,9 +234,48 @@ def test_bad_input_is_one_line_and_exit_code_2(zipfel_command, repository, ticke
     assert out == ""
     assert message in err
     assert "Traceback" not in err
-    if "Usage" not in err:  # the parser of the command line draws a box around its own errors
-        assert [line for line in err.splitlines() if not line.startswith("note: ")] == [err.splitlines()[-1]]
+    assert [line for line in err.splitlines() if not line.startswith("note: ")] == [err.splitlines()[-1]]
     assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("file", "message"), [("notes.txt", "exists already"), ("model.json", "is a model without its run")]
+)
+def test_training_does_not_begin_where_it_would_replace_something_else(
+    zipfel_command, repository, tmp_path, file, message
+):
+    (tmp_path / "out" / "model").mkdir(parents=True)
+    (tmp_path / "out" / "model" / file).write_text("mine")
+    code, _, err = zipfel_command("train", repository, "--model", "glas", "--out", tmp_path / "out")
+    assert code == 2
+    assert f"error: {tmp_path / 'out' / 'model'}: {message}" in err
+    assert [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()] == [file]
+
+
+def test_a_model_without_its_run_is_replaced_where_the_training_starts_over(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.json").write_text("old")
+    check_out(tmp_path, fresh=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    check_out(tmp_path, fresh=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["serve", "m", "--workers", "two"], "error: invalid value for '--workers': "),
+        (["serve", "m", "--workers"], "error: option '--workers' requires an argument; see `"),
+        (["serve", "m", "--worker", "2"], "error: no such option: --worker"),
+        (["predict"], "error: missing argument 'MODEL'; see `"),
+        (["nonsense"], "error: no such command 'nonsense'; see `"),
+    ],
+)
+def test_misused_words_are_one_line(zipfel_command, words, line):
+    code, out, err = zipfel_command(*words)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith(line)
+    assert err.endswith("--help`\n")
 
 
 def test_sigterm_leaves_nothing_half_written(tmp_path):

@@ -62,6 +62,13 @@ def test_a_request_for_another_host_is_refused(serving):
     assert client.ask("GET", "/health").status_code == 200
 
 
+def test_a_second_host_is_refused_on_every_route(serving):
+    client = serving("glas")
+    for path in ("/models", "/health"):
+        answer = client.ask("GET", path, headers=[("Host", "test"), ("Host", "evil.example")])
+        assert (answer.status_code, answer.json()) == (400, {"error": "a request must have one header Host; found 2"})
+
+
 def test_tokens_have_names_and_are_read_again(serving, tmp_path, capfd):
     file = tmp_path / "tokens"
     file.write_text("# who may\nalice s3cret\n\nbob other\n")

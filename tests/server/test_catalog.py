@@ -13,7 +13,8 @@ from scipy.sparse import csr_array
 
 from zipfel.errors import ConfigError, DataError
 from zipfel.index import exact
-from zipfel.server import catalog, service
+from zipfel.server import catalog, schema, service
+from zipfel.server.answers import Problem
 from zipfel.server.catalog import Catalog, Slot, load
 from zipfel.server.settings import ServeSettings, Sources, named_folders
 from zipfel.tagger import Tagger
@@ -214,6 +215,18 @@ def test_models_are_added_and_removed_by_a_file(from_file, capfd):
         assert reload(wrong) == [("mnn", True), ("glas", False)]
         assert '"event":"reload failed"' in capfd.readouterr().err
     assert client.tag(["paper"]).status_code == 200
+
+
+def test_a_request_finds_the_model_that_replaced_its_own_since_it_was_parsed(from_file):
+    client, reload = from_file
+    old, asked = client.service.catalog.slot("glas"), schema.TagRequest(texts=["paper"])
+    reload('[models]\nmnn = "MODELS/mnn"\nglas = "MODELS/newer"')
+    answer = client.runner.run(client.service.tag(old, asked))
+    assert answer["model"] == {"id": "glas", "version": client.service.catalog.slot("glas").current.version}
+    assert answer["model"]["version"] != old.current.version
+    reload('[models]\nmnn = "MODELS/mnn"')
+    with pytest.raises(Problem, match="unknown model 'glas'"):
+        client.runner.run(client.service.tag(old, asked))
 
 
 def test_a_request_chooses_a_version_where_two_are_loaded(from_file, models):

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import ssl
 import struct
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from tests.server.conftest import Listening, received, wait_until
-from zipfel.server import connection
+from tests.server.conftest import WAIT, Listening, received, wait_until
+from zipfel.server import connection, door
+from zipfel.server.connection import Crowd
+from zipfel.server.settings import ServeSettings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -54,11 +58,12 @@ def test_half_sent_heads_do_not_keep_others_out(listening, monkeypatch):
     assert split(server.ask(HEALTH))[0] == 200
     assert split(server.ask(post({"texts": ["paper"]})))[0] == 200
     assert len(server.crowd.open) <= 11
+    assert set(server.crowd.waiting) == {"127.0.0.1"}
     assert received(socks[0]) == b""  # the longest-waiting is closed
     for sock in socks:
         sock.close()
     wait_until(lambda: not server.crowd.open)
-    assert (server.crowd.by_address, server.crowd.waiting) == ({}, {})
+    assert (server.crowd.by_share, server.crowd.waiting) == ({}, {})
 
 
 def test_headers_that_do_not_arrive_in_time_get_408_and_are_counted(listening, monkeypatch):
@@ -89,9 +94,70 @@ def test_an_offer_of_another_protocol_is_declined_and_the_body_is_read(listening
             assert b'"tags":[[' in sock.recv(65536)
     head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     assert server.ask(head + HEALTH).count(b"HTTP/1.1 200") == 2
+    assert split(server.ask(head.replace(b"Connection: ", b"Connection: close, ")))[0] == 200
     assert split(server.ask(b"CONNECT evil.example:80 HTTP/1.1\r\nHost: localhost\r\n\r\n"))[0] == 400
     server.stop()
     assert "uvicorn[standard]" not in capfd.readouterr().err
+
+
+def statuses(answers: bytes) -> list[int]:
+    """Return the status of each response."""
+    return [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", answers)]
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Return a function that makes a server's tagging wait until an event is set, and returns the event."""
+
+    def hold(server: Listening) -> threading.Event:
+        tagger, go = server.service.catalog.slot(None).current.tagger, threading.Event()
+        tag = tagger.tag
+        monkeypatch.setattr(tagger, "tag", lambda requests: tag(requests) if go.wait(WAIT) else None)
+        return go
+
+    return hold
+
+
+@both
+@pytest.mark.parametrize("offer", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"], ids=["", "with offers"])
+def test_a_flood_of_requests_on_one_connection_ends_after_those_that_may_wait(listening, held, settings, offer):
+    server = listening(**settings)
+    go = held(server)
+    with secured(server, server.connect()) as sock:
+        sock.sendall(post({"texts": ["paper"]}, connection="keep-alive"))
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n%s\r\n" % offer * 1000)
+        wait_until(lambda: 'route="other",status="429"} 1' in server.service.metrics())
+        go.set()
+        assert statuses(received(sock)) == [200] * (1 + connection.PIPELINED)
+    assert 'route="other",status="429"} 1' in server.service.metrics()
+
+
+@pytest.mark.parametrize("rest", [b"no request\r\n\r\n", b"GET /health HTTP/1.1\r\nX: " + b"x" * 70_000])
+def test_a_request_is_answered_whatever_follows_it(listening, held, rest):
+    server = listening()
+    go = held(server)
+    with server.connect() as sock:
+        sock.sendall(post({"texts": ["paper"]}, connection="keep-alive"))
+        wait_until(lambda: any(each.active for each in server.crowd.open))
+        sock.sendall(rest)
+        wait_until(lambda: 'route="other",status="4' in server.service.metrics())
+        sock.sendall(HEALTH)  # nobody reads this any more
+        go.set()
+        assert statuses(received(sock)) == [200]
+
+
+def test_a_body_that_is_not_complete_at_the_end_loses_no_earlier_response(listening, held, monkeypatch):
+    monkeypatch.setattr("zipfel.server.worker.LAST_BODY", 0.1)
+    server = listening()
+    go = held(server)
+    with server.connect() as sock:
+        request = post({"texts": ["paper"]}, connection="keep-alive")
+        sock.sendall(request + request[:-1])
+        wait_until(lambda: any(each.awaits_body for each in server.crowd.open))
+        server.server.should_exit = True
+        wait_until(lambda: not any(each.awaits_body for each in server.crowd.open))
+        go.set()
+        assert statuses(received(sock)) == [200]
 
 
 def test_headers_that_are_too_long_get_431_and_are_counted(listening):
@@ -155,6 +221,17 @@ def test_an_address_has_its_share_and_a_trusted_proxy_has_none(listening, monkey
         assert split(server.ask(post({"texts": ["paper"]})))[0] == expected
         for sock in socks:
             sock.close()
+
+
+def test_addresses_of_one_ipv6_network_share_their_connections(monkeypatch):
+    monkeypatch.setattr(connection, "PER_ADDRESS", 2)
+    crowd, closed = Crowd(ServeSettings(trusted_proxies=("2a00::/48",))), []
+    addresses = ["2a01:1:2:3::1", "2a01:1:2:3:ffff::2", "2a01:1:2:4::1", "2a00::1", "2a00::2", "2a00::3"]
+    for address in [*addresses, "2a01:1:2:3::9", "10.0.0.1", "10.0.0.2", "10.0.0.3"]:
+        client = mock.Mock(address=address, share=crowd.share_of(address))
+        client.transport.abort.side_effect = lambda address=address: closed.append(address)
+        crowd.enter(client)
+    assert closed == ["2a01:1:2:3::1"]  # the longest-waiting of its network
 
 
 def small_buffers(server: Listening) -> socket.socket:
@@ -258,7 +335,7 @@ def test_silent_clients_of_tls_are_limited_as_others_are(listening, monkeypatch)
     for sock in socks:
         sock.close()
     wait_until(lambda: not server.crowd.open)
-    assert (server.crowd.by_address, server.crowd.waiting) == ({}, {})
+    assert (server.crowd.by_share, server.crowd.waiting) == ({}, {})
 
 
 def test_a_handshake_that_takes_too_long_or_is_none_ends(listening, monkeypatch):
@@ -363,6 +440,16 @@ def test_a_unix_socket_is_served_and_removed(listening, tmp_path):
     stale.bind(str(path))
     stale.close()
     assert split(listening(unix_socket=path).ask(HEALTH))[0] == 200
+
+
+@pytest.mark.parametrize("remove", [door.remove_path, lambda settings: settings.unix_socket.unlink()])
+def test_the_unix_socket_of_a_service_that_came_after_stays(tmp_path, remove):
+    settings = ServeSettings(unix_socket=tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as other:
+        with door.bound(settings):
+            remove(settings)  # the service stops, or an operator was impatient
+            other.bind(str(settings.unix_socket))
+        assert settings.unix_socket.exists()
 
 
 def test_one_process_keeps_answering_while_it_drains(listening):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -90,6 +91,24 @@ def test_a_line_that_cannot_be_flushed_is_not_kept(tmp_path, monkeypatch):
         keeper.keep(b"two\n")
     monkeypatch.setattr(keeping.os, "fsync", fsync)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"one\n"]
+
+
+def test_a_file_whose_name_is_not_on_disk_is_not_used(tmp_path, monkeypatch):
+    fsync, flushed = os.fsync, []
+
+    def fails_once(file):
+        flushed.append(stat.S_ISDIR(os.fstat(file).st_mode))
+        if len(flushed) == 1:
+            raise OSError(errno.EIO, "broken")
+        fsync(file)
+
+    monkeypatch.setattr(keeping.os, "fsync", fails_once)
+    keeper = Keeper(tmp_path)
+    with pytest.raises(OSError, match="broken"):
+        keeper.keep(b"one\n")
+    assert names(tmp_path) == []
+    keeper.keep(b"two\n")
+    assert flushed == [True, True, False]  # the folder again, then the file
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):

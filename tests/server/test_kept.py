@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 
 import pytest
 
+from tests.server.conftest import WAIT, wait_until
 from zipfel.data.corrections import read_corrections
-from zipfel.server import keeping
+from zipfel.server import corrections, keeping
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -110,3 +112,16 @@ def test_a_disk_that_fails_is_reported_counted_and_survived(
     assert f'zipfel_requests_total{{route="/corrections",status="{status}"}} 1' in metrics
     assert 'zipfel_requests_total{route="/corrections",status="200"} 1' in metrics
     assert '"event":"corrections not kept"' in capfd.readouterr().err
+
+
+def test_decisions_that_wait_for_the_disk_are_limited_and_kept_when_their_clients_have_left(
+    serving, tmp_path, monkeypatch
+):
+    go, keep = threading.Event(), keeping.Keeper.keep
+    monkeypatch.setattr(keeping.Keeper, "keep", lambda self, line: keep(self, line) if go.wait(WAIT) else None)
+    monkeypatch.setattr(corrections, "WAITING", 2)
+    client = serving("glas", corrections=tmp_path, timeout=0.05)
+    assert [client.ask("POST", "/corrections", json=PAPER).status_code for _ in range(3)] == [503, 503, 429]
+    go.set()
+    wait_until(lambda: len(kept(tmp_path)) == 2)
+    assert client.ask("POST", "/corrections", json=PAPER).status_code != 429

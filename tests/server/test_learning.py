@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.server.conftest import TAGS, TEXTS
 from zipfel.errors import DataError
 from zipfel.server import catalog, learning
 from zipfel.tagger import Tagger
@@ -94,6 +95,21 @@ def test_limits_hold(folder, serving):
     client = serving("learner", learn=True, max_length=10, max_texts=2)
     assert learn(client, indexed("x" * 11, "printer")).status_code == 413
     assert learn(client, *[indexed("x", "printer")] * 3).status_code == 413
+
+
+def test_the_fields_of_a_document_count_for_its_length(models, serving):
+    tagger = Tagger("mnn", settings={"dimension": 16, "epochs": 3}, text={"min_count": 1}, validation=0, device="cpu")
+    tagger.fit({"text": TEXTS, "title": TEXTS}, TAGS).save(models / "columns")
+    client = serving("columns", learn=True, max_length=20)
+    document = {**indexed("x", "printer"), "metadata": {"title": "y" * 20}}
+    assert learn(client, document, project="columns").status_code == 413
+
+
+def test_only_some_requests_may_wait(learner, folder, monkeypatch):
+    monkeypatch.setattr(learning, "WAITING", 1)
+    asked = ("POST", "/v1/projects/learner/learn", {"json": [indexed("wifi", "network")]})
+    assert sorted(answer.status_code for answer in learner.together(asked, asked)) == [204, 429]
+    assert learn(learner, indexed("wifi", "network")).status_code == 204
 
 
 def test_a_model_that_cannot_be_written_stays_as_it_was(learner, folder, monkeypatch):

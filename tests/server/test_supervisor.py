@@ -6,9 +6,12 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -47,6 +50,15 @@ def test_sighup_restarts_a_dead_worker_at_once_and_leaves_a_live_one_alone():
     dead.hurry()
     alive.hurry()
     assert (dead.due, dead.deaths, alive.due) == (0.0, 0, float("inf"))
+
+
+def test_a_signal_to_a_worker_that_ends_just_now_is_no_error():
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with socket.socket() as sock:
+        supervisor = Supervisor(Sources(), ServeSettings(workers=2), sock)
+        supervisor.processes[0] = mock.Mock(pid=gone.pid)  # it seems to be alive
+        supervisor._send_to_workers(0, None)  # signal 0 asks only whether there is such a process
 
 
 class Doomed:

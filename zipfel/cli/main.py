@@ -10,7 +10,7 @@ import traceback
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -97,10 +97,20 @@ def main() -> None:
         raise
 
 
+def _misused(error: Any) -> NoReturn:
+    """Say in one line what is wrong with the words of the command line; help that is shown instead has no message."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    if message:
+        command = "zipfel" if error.ctx is None else error.ctx.command_path
+        warn(f"error: {message[0].lower()}{message[1:]}; see `{command} --help`")
+    sys.exit(error.exit_code)
+
+
 def _run() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs `finally` blocks: no half-written files
     try:
-        app_for(next((word for word in sys.argv[1:] if not word.startswith("-")), None))()
+        app = app_for(next((word for word in sys.argv[1:] if not word.startswith("-")), None))
+        sys.exit(app(standalone_mode=False))  # alone, typer draws a box of several lines around its errors
     except KeyboardInterrupt:  # while a command is imported; typer handles the rest
         sys.exit(INTERRUPTED)
     except ZipfelError as error:
@@ -113,6 +123,8 @@ def _run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
+        if hasattr(error, "format_message"):  # of typer, whose older versions have it from click
+            _misused(error)
         if os.environ.get("ZIPFEL_TRACEBACK"):
             traceback.print_exc()
         if isinstance(error, OSError) and error.filename is not None:  # such as a file that may not be written

@@ -25,12 +25,13 @@ from zipfel.cli.ranks import joined
 from zipfel.cli.show import bar, console, print_table, say, warn
 from zipfel.data.dataset import Dataset, Part, Propensity
 from zipfel.data.formats import TableSettings, read
+from zipfel.data.formats.atomic import check_new
 from zipfel.data.formats.files import write_bytes
 from zipfel.data.judged import Judged, check_kind, filtered_of, judged
 from zipfel.data.labels import names_of
 from zipfel.data.splits import Preparation
 from zipfel.data.text import TextSettings
-from zipfel.errors import INTERRUPTED, ConfigError
+from zipfel.errors import INTERRUPTED, ConfigError, DataError
 from zipfel.evaluate import LEVELS, Report, metric_rows, ranked, read_predictions
 from zipfel.evaluate import evaluate as judge
 from zipfel.label_report import LabelReport
@@ -120,6 +121,7 @@ def train(
         from zipfel.training.run import Run
 
         def prepared() -> tuple[Tagger, Dataset]:
+            check_out(out, fresh)
             asked = configured(context, set, config_file, model, preset)
             if world.splits and asked.model != AUTO:
                 named = Choice(asked.model, asked.preset, "named")
@@ -142,6 +144,15 @@ def train(
         _show_outcome(tagger, out)
     if tagger.outcome_.interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def check_out(out: Path, fresh: bool) -> None:
+    """Refuse a folder where the model cannot be saved, or would replace one that no run of this folder made."""
+    model = out / "model"
+    if not (model / "model.json").is_file():
+        check_new(model)
+    elif not fresh and not (out / "run" / "run.json").is_file():
+        raise DataError("is a model without its run; name another folder, or replace the model with --fresh", model)
 
 
 def _show_choice(tagger: Tagger, dataset: Dataset) -> None:

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from zipfel import __version__, persistence
 from zipfel.server import learning, schema
 from zipfel.server.answers import Problem, json_response
+from zipfel.server.batching import characters
 from zipfel.server.catalog import Loaded, Slot
 from zipfel.server.service import Service
 from zipfel.server.settings import K
@@ -244,11 +245,12 @@ def _add_learning(app: FastAPI, service: Service, path: str) -> None:
             raise Problem(415, "documents must be sent with the header Content-Type: application/json")
         async with service.bodies.of(request) as body:
             documents = [each for each in _checked(Lesson, body).root if each.text.strip() and each.subjects]
-            service.check_texts([len(each.text) for each in documents])
+            texts = [_with_fields(slot.current, each) for each in documents]
+            service.check_texts(list(map(characters, texts)))
             tags = [list({subject.uri: None for subject in each.subjects}) for each in documents]
             learning.check_known(slot.current, tags)
             if documents:
-                await learning.learn(service, slot, [_with_fields(slot.current, each) for each in documents], tags)
+                await learning.learn(service, slot, texts, tags)
         return Response(status_code=204)
 
 

@@ -10,12 +10,12 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address, ip_network
-from typing import Protocol
+from typing import Any, Protocol
 
 import httptools
 import uvicorn
 from starlette.responses import Response
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
@@ -24,7 +24,7 @@ from zipfel.server.door import is_reset
 from zipfel.server.settings import ServeSettings
 
 CONNECTIONS = 1000  # at a time in all; above it, those without a request are closed, the longest-waiting first
-PER_ADDRESS = 250  # at a time from one address that is no trusted proxy
+PER_ADDRESS = 250  # at a time from one address, or from one IPv6 network of a client, that is no trusted proxy
 RESERVE = 100  # connections above CONNECTIONS, on which only health checks and metrics are answered
 HEAD = 64 << 10  # maximum bytes of a request's headers
 HEAD_TIME = 10.0  # seconds within which a request's headers must arrive
@@ -33,6 +33,7 @@ SMALL = 64 << 10  # bytes of a response that is sent however much waits to be se
 UNSENT = 64 << 20  # bytes that wait to be sent to all clients; half of it to one address
 STALLED = 10.0  # seconds without a byte sent after which a client counts as gone
 RATE = 64 << 10  # bytes per second at which a client must read
+PIPELINED = 16  # requests of a connection that may wait for the answer to the one before them
 UNIX = "unix"  # stands for the address of a client of a Unix socket
 
 
@@ -40,6 +41,7 @@ class Open(Protocol):
     """An open connection, as `Crowd` knows it."""
 
     address: str
+    share: str
     transport: asyncio.Transport
     is_half_closed: bool
 
@@ -51,7 +53,7 @@ class Open(Protocol):
         """Close the connection at once if its client does not read, or reads too slowly."""
 
     def refuse(self, problem: Problem) -> None:
-        """Respond without a request, and close the connection."""
+        """Refuse what a client sends from now on, and close the connection."""
 
 
 class Crowd:
@@ -61,24 +63,28 @@ class Crowd:
         self.refused = refused
         self.trusted = [ip_network(proxy) for proxy in settings.trusted_proxies]
         self.open: dict[Open, None] = {}
-        self.by_address: Counter[str] = Counter()
-        self.waiting: dict[str, dict[Open, None]] = defaultdict(dict)  # without a request, longest-waiting first
+        self.by_share: Counter[str] = Counter()
+        self.waiting: dict[str, dict[Open, None]] = defaultdict(dict)  # by share: without a request, longest first
 
     def is_trusted(self, address: str) -> bool:
         """Whether an address is that of a proxy, which speaks for many clients."""
         return address == UNIX or (bool(self.trusted) and any(ip_address(address) in known for known in self.trusted))
 
+    def share_of(self, address: str) -> str:
+        """Return what an address is counted as: itself, or the IPv6 network /64 whose addresses one client may have."""
+        if ":" not in address or self.is_trusted(address):
+            return address
+        return str(ip_network((ip_address(address).packed, 64), strict=False))
+
     def enter(self, connection: Open) -> None:
         """Add a new connection; close others that wait for a request if there are too many."""
-        address = connection.address
-        if not self.is_trusted(address) and self.by_address[address] >= PER_ADDRESS:
-            self._close_one_of(address)
+        share = connection.share
+        if not self.is_trusted(connection.address) and self.by_share[share] >= PER_ADDRESS:
+            self._close_one_of(share)
         elif len(self.open) >= CONNECTIONS:
-            self._close_one_of(
-                max(self.waiting, key=lambda a: (not self.is_trusted(a), len(self.waiting[a])), default="")
-            )
+            self._close_one_of(max(self.waiting, key=self._waiting, default=""))
         self.open[connection] = None
-        self.by_address[address] += 1
+        self.by_share[share] += 1
         self.wait(connection)
         if len(self.open) > CONNECTIONS + RESERVE:
             connection.refuse(_too_many())
@@ -87,31 +93,36 @@ class Crowd:
         """Remove a closed connection."""
         if connection in self.open:
             del self.open[connection]
-            self.by_address[connection.address] -= 1
-            if not self.by_address[connection.address]:
-                del self.by_address[connection.address]
+            self.by_share[connection.share] -= 1
+            if not self.by_share[connection.share]:
+                del self.by_share[connection.share]
         self.work(connection)
 
     def wait(self, connection: Open) -> None:
         """Note that a connection waits for a request."""
-        self.waiting[connection.address][connection] = None
+        self.waiting[connection.share][connection] = None
 
     def work(self, connection: Open) -> None:
         """Note that a connection has a request in progress."""
-        waiting = self.waiting.get(connection.address, {})
+        waiting = self.waiting.get(connection.share, {})
         waiting.pop(connection, None)
         if not waiting:
-            self.waiting.pop(connection.address, None)
+            self.waiting.pop(connection.share, None)
 
-    def _close_one_of(self, address: str) -> None:
-        for connection in self.waiting.get(address, ()):
+    def _waiting(self, share: str) -> tuple[bool, int]:
+        """Return how many connections of a share wait, behind whether they are those of clients: proxies come last."""
+        waiting = self.waiting[share]
+        return not self.is_trusted(next(iter(waiting)).address), len(waiting)
+
+    def _close_one_of(self, share: str) -> None:
+        for connection in self.waiting.get(share, ()):
             self.leave(connection)  # now: it closes only when the event loop gets to it
             connection.transport.abort()
             return
 
     def check(self, connection: Connection) -> None:
         """Raise Problem 503 if too many requests are in progress, in all or from the connection's address."""
-        working = self.by_address[connection.address] - len(self.waiting.get(connection.address, ()))
+        working = self.by_share[connection.share] - len(self.waiting.get(connection.share, ()))
         if len(self.open) > CONNECTIONS or (working > PER_ADDRESS and not self.is_trusted(connection.address)):
             raise _too_many()
 
@@ -120,7 +131,7 @@ class Crowd:
         if size <= SMALL:
             return None
         total = self.unsent(self.open)
-        own = self.unsent(other for other in self.open if other.address == connection.address)
+        own = self.unsent(other for other in self.open if other.share == connection.share)
         own_limit = UNSENT if self.is_trusted(connection.address) else UNSENT // 2
         if (not total or total + size <= UNSENT) and (not own or own + size <= own_limit):
             return None
@@ -161,10 +172,11 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, config: uvicorn.Config, server_state: ServerState, crowd: Crowd) -> None:
         super().__init__(config, server_state, {})
-        self.crowd, self.address = crowd, UNIX
+        self.crowd, self.address, self.share = crowd, UNIX, UNIX
         self.awaits_head, self.head, self.url = True, 0, b""  # head: bytes since the last headers or part of a body
         self.head_timer: asyncio.TimerHandle | None = None
-        self.is_half_closed = False
+        self.is_half_closed, self.takes_more = False, True
+        self.active: RequestResponseCycle | None = None  # the request that is answered now, or was last
         self.unsent, self.sent_at, self.send_until = 0, 0.0, 0.0  # bytes; when some were sent last; when all must be
 
     @property
@@ -177,6 +189,7 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self.client = client_of(transport)
         self.address = self.client[0]
+        self.share = self.crowd.share_of(self.address)
         self.head_timer = self.loop.call_later(HEAD_TIME, self._on_head_timeout)
         self.crowd.enter(self)
 
@@ -184,6 +197,8 @@ class Connection(HttpToolsProtocol):
         """Forget the connection."""
         self._stop_head_timer()
         self.crowd.leave(self)
+        if self.active is not None:
+            self.cycle = self.active  # the one to stop: those that wait for it never begin
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -196,16 +211,18 @@ class Connection(HttpToolsProtocol):
         if cycle is None or cycle.response_complete or cycle.more_body:
             return False
         cycle.keep_alive, self.is_half_closed = False, True
-        if cycle.scope["http_version"] == "1.1" and not cycle.response_started:
+        if cycle.scope["http_version"] == "1.1" and cycle is self.active and not cycle.response_started:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return True
 
     def data_received(self, data: bytes) -> None:
         """Process received bytes; check the size of headers and trailers, and start the timer of headers."""
+        if not self.takes_more:
+            return
         self.head += len(data)
         self._unset_keepalive_if_required()
         self._parse(data)
-        if self.transport.is_closing():
+        if self.transport.is_closing() or not self.takes_more:
             return
         if self.head > HEAD:
             kind = "headers" if self.awaits_head else "trailers"
@@ -219,7 +236,9 @@ class Connection(HttpToolsProtocol):
         except httptools.HttpParserUpgrade as offer:
             self._decline(data[offer.args[0] :])
         except httptools.HttpParserError:
-            if len(self.url) < HEAD:
+            if len(self.pipeline) >= PIPELINED:
+                self.refuse(Problem(429, f"more than {PIPELINED} requests wait on one connection"))
+            elif len(self.url) < HEAD:
                 self.send_400_response("")
             else:  # the parser takes no address of this length
                 self.refuse(_too_long("headers"))
@@ -233,7 +252,7 @@ class Connection(HttpToolsProtocol):
             self.send_400_response("")
             return
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
-        lines += [name + b": " + value for name, value in self.headers if name not in (b"upgrade", b"connection")]
+        lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
         self.parser = httptools.HttpRequestParser(self)
         self._parse(b"\r\n".join([*lines, b"", rest]))
 
@@ -268,6 +287,8 @@ class Connection(HttpToolsProtocol):
         """Expect the body, whose size is limited where it is read."""
         if self.parser.should_upgrade():  # it comes again: `_decline`
             return
+        if len(self.pipeline) >= PIPELINED:
+            raise OverflowError  # ends the parsing, see `_parse`
         self.awaits_head, self.head = False, 0
         self._stop_head_timer()
         self.crowd.work(self)
@@ -280,6 +301,10 @@ class Connection(HttpToolsProtocol):
         self.awaits_head, self.head = True, 0
         super().on_message_complete()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self.active = cycle
+        super()._start_asgi_task(cycle, app)
+
     def on_response_complete(self) -> None:
         """Wait for the next request, unless it has arrived already."""
         if not self.pipeline and not self.transport.is_closing():
@@ -291,12 +316,25 @@ class Connection(HttpToolsProtocol):
         self.refuse(Problem(400, "not a valid HTTP request"))
 
     def refuse(self, problem: Problem) -> None:
-        """Respond without a request, unless a response is being sent, and close the connection."""
+        """Refuse what the client sends from now on, and close the connection.
+
+        Complete requests that came before get their responses first, and their client no other one; it sees from the
+        end of the connection that the rest was not answered.
+        """
+        self.takes_more = False
         self._stop_head_timer()
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+        self.crowd.refused(problem, self.address)
+        if self.pipeline and self.cycle.more_body:
+            self.pipeline.popleft()  # it will never be complete
+        last = self.pipeline[0][0] if self.pipeline else self.active
+        if last is not None:
+            self.cycle = last
+        if last is not None and not last.response_complete and not last.more_body:
+            last.keep_alive = False
+            return
+        if last is None or last.response_complete or not last.response_started:
             self.transport.write(_raw(error_response(problem)))
         self.transport.close()
-        self.crowd.refused(problem, self.address)
 
     def drop_if_stalled(self, now: float, patience: float) -> None:
         """Close the connection at once if its client does not read, or reads too slowly."""

@@ -119,18 +119,23 @@ class Corrections:
             raise busy(f"the disk is slow: {self.waiting} corrections are waiting")
         assert self.keeper is not None
         self.waiting += 1
+        written = asyncio.get_running_loop().run_in_executor(self.thread, self.keeper.keep, line)
+        written.add_done_callback(self._on_written)
         try:
-            await asyncio.get_running_loop().run_in_executor(self.thread, self.keeper.keep, line)
+            await asyncio.shield(written)  # a client that leaves, as a page that is closed, has decided nevertheless
         except OSError as error:
             raise _not_kept(error) from None
-        finally:
-            self.waiting -= 1
+
+    def _on_written(self, written: asyncio.Future[None]) -> None:
+        """Make room for another request, and log a failure, even if the client is gone."""
+        self.waiting -= 1
+        error = written.exception()
+        if isinstance(error, OSError):
+            log.line("corrections not kept", level="error", error=error.strerror or str(error))
 
 
 def _not_kept(error: OSError) -> Problem:
-    """Log that a correction could not be written, and return the response."""
-    reason = error.strerror or str(error)
-    log.line("corrections not kept", level="error", error=reason)
+    """Return the response to a request that could not be written."""
     if error.errno in FULL:
         return Problem(507, "the correction was not kept: the server's disk is full", {"Retry-After": "60"})
     return Problem(503, "the correction was not kept: the server cannot write it", {"Retry-After": "60"})

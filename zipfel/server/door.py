@@ -20,6 +20,7 @@ _DROP_ALL = struct.pack("HBBI", 6, 0, 0, 0)  # a filter of one instruction: drop
 _PENDING = 24  # offset in Linux' TCP_INFO of the number of connections waiting to be accepted
 _CLOSED = 7  # Linux' TCP_CLOSE, the first byte of TCP_INFO
 PATIENCE = 5.0  # seconds to wait until pending connections are accepted
+_files: dict[Path, os.stat_result] = {}  # of the Unix sockets that this process has bound
 UNIX_PATIENCE = 0.1  # the same for a Unix socket, whose pending connections cannot be counted
 
 
@@ -34,9 +35,13 @@ def bound(settings: ServeSettings) -> Iterator[socket.socket]:
 
 
 def remove_path(settings: ServeSettings) -> None:
-    """Remove the file of a Unix socket, so that nobody connects any more."""
-    if settings.unix_socket is not None:
-        settings.unix_socket.unlink(missing_ok=True)
+    """Remove the file of a Unix socket, so that nobody connects any more; not that of a service which came after us."""
+    path = settings.unix_socket
+    ours = None if path is None else _files.pop(path, None)
+    if path is not None and ours is not None:
+        with suppress(OSError):  # it is gone already
+            if os.path.samestat(path.stat(), ours):
+                path.unlink()
 
 
 def _bound_to_path(path: Path) -> socket.socket:
@@ -50,6 +55,7 @@ def _bound_to_path(path: Path) -> socket.socket:
         before = os.umask(0o117)
         try:
             sock.bind(str(path))
+            _files[path] = path.stat()
         finally:
             os.umask(before)
     except OSError as error:

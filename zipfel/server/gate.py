@@ -102,8 +102,11 @@ class Gate:
     def _check(self, scope: Scope) -> None:
         """Raise Problem if the request is for another host, or if there are too many requests."""
         connection: Connection | None = scope.get("connection")
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) > 1:  # a proxy may have looked at another one than we do
+            raise Problem(400, f"a request must have one header Host; found {len(hosts)}")
         if scope["route_path"] not in ALWAYS:
-            self.hosts.check(next((value for name, value in scope["headers"] if name == b"host"), None))
+            self.hosts.check(hosts[0] if hosts else None)
             if connection is not None:
                 connection.crowd.check(connection)
 

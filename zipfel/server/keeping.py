@@ -72,11 +72,15 @@ class Keeper:
             with suppress(FileExistsError):
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
         self._day, self._size = day, 0
-        folder = os.open(self.folder, os.O_RDONLY)
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            folder = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError:
+            self._undo()
+            raise
 
     def _undo(self) -> None:
         """Remove what was written of a line, and leave the file: after a failure, a new one is safer."""

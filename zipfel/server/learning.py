@@ -19,12 +19,16 @@ from zipfel import persistence
 from zipfel.errors import ConfigError, DataError, ZipfelError, quoted
 from zipfel.fitting import check_remembers
 from zipfel.server import log
-from zipfel.server.answers import Problem
+from zipfel.server.answers import Problem, busy
 from zipfel.server.catalog import Loaded, Slot
 from zipfel.server.service import Service
 from zipfel.tagger import Tagger
 
 OFF = Problem(403, "this service does not learn; its option --learn lets models that remember points learn")
+
+WAITING = 8  # requests that may wait to be learned; their documents are in memory, even if their clients have left
+
+TASK = "learn"  # name of the tasks
 
 FAILED = Problem(503, "nothing was learned: the server cannot change the model; its log has the reason")
 
@@ -51,7 +55,9 @@ def check_known(loaded: Loaded, subjects: Sequence[Sequence[str]]) -> None:
 
 async def learn(service: Service, slot: Slot, texts: Sequence[str | dict[str, str]], tags: list[list[str]]) -> None:
     """Return when the model has learned and is served; a client that leaves earlier changes nothing of that."""
-    task = asyncio.create_task(_learn(service, slot, texts, tags))
+    if sum(task.get_name() == TASK for task in service.tasks) >= WAITING:
+        raise busy(f"{WAITING} requests wait to be learned")
+    task = asyncio.create_task(_learn(service, slot, texts, tags), name=TASK)
     service.keep(task)
     await asyncio.shield(task)
 

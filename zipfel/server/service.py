@@ -144,6 +144,8 @@ class Service:
 
     async def tag(self, slot: Slot, asked: schema.TagRequest) -> dict[str, Any]:
         """Tag texts."""
+        if slot not in self.batchers:  # replaced or removed since the request chose it
+            slot = self.catalog.slot(slot.id, asked.version)
         extra = asked.extra or {}
         self.check_texts(list(map(characters, asked.texts)), [max(map(len, pair)) for pair in extra.items()])
         check_fields(slot.current, asked.texts)

@@ -183,8 +183,9 @@ class Supervisor:
 
     def _send_to_workers(self, number: int, frame: FrameType | None) -> None:
         for process in list(self.processes.values()):
-            if process.is_alive():
-                os.kill(process.pid, number)
+            with suppress(ProcessLookupError):  # it ends just now
+                if process.is_alive():
+                    os.kill(process.pid, number)
 
 
 def worker(*arguments: Any) -> None:

@@ -57,6 +57,7 @@ class Tls(asyncio.Protocol):
         """Wait for the handshake."""
         self.transport, self.loop = transport, asyncio.get_running_loop()
         self.address, self.since = client_of(transport)[0], self.loop.time()
+        self.share = self.crowd.share_of(self.address)
         self.crowd.enter(self)
 
     def data_received(self, data: bytes) -> None:
