@@ -97,9 +97,9 @@ class _Ranks:
             code = process.poll()
             if code is None or rank in self.codes:
                 continue
-            self.codes[rank] = code
+            self.codes[rank] = INTERRUPTED if code == -signal.SIGINT and self.asked else code  # before Python heard it
             if code:
-                self._end_within(0 if code < 0 else GRACE if code == INTERRUPTED else PATIENCE)
+                self._end_within(0 if code < 0 else PATIENCE)
 
     def _end_within(self, seconds: float) -> None:
         """End the ranks that have not ended by themselves within these seconds."""

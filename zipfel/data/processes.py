@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import cache
 from multiprocessing import get_context, parent_process
 from typing import Any, TypeVar
 
@@ -17,6 +19,8 @@ from zipfel.errors import DataError
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+PAUSE = 0.5  # seconds between looks at the process that started this one
 
 _work: tuple[Callable[[Any, Any], Any], Any]  # in another process: its function, and what all items share
 
@@ -67,3 +71,20 @@ def _follow() -> None:
 def _done(item: Any) -> Any:
     function, shared = _work
     return function(shared, item)
+
+
+@cache  # one thread a process
+def end_with(parent: int) -> None:
+    """End this process, which joblib has started, soon after its parent, however that ends.
+
+    joblib keeps idle processes for minutes, and does not tell them who their parent is, as `spread` does. Where joblib
+    uses threads, or processes of a cluster, the parent is another one, and nothing happens.
+    """
+    if os.getppid() == parent:
+        threading.Thread(target=_wait_for_end_of, args=(parent,), daemon=True).start()
+
+
+def _wait_for_end_of(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PAUSE)
+    os._exit(1)
