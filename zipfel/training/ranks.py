@@ -82,6 +82,10 @@ class World:
         """Return the rows of all ranks, [total, ...], on the CPU of the first rank; elsewhere an empty tensor."""
         return rows
 
+    def moved(self, rows: Tensor, own: Share, new: Share) -> Tensor:
+        """Return this rank's `new` share of the rows of all ranks, on the CPU; `rows` are those of the share `own`."""
+        return rows
+
     # --- Of the run ---------------------------------------------------------------------------------------------------
 
     def agreed(self, *wishes: bool) -> tuple[bool, ...]:
@@ -236,6 +240,26 @@ class Ranks(World):
                 elif self.rank == rank:
                     self._call(dist.send, cpu[piece.start - own.start : piece.stop - own.start], 0)
         return whole
+
+    def moved(self, rows: Tensor, own: Share, new: Share) -> Tensor:
+        """Return this rank's `new` share of the rows of all ranks, on the CPU; `rows` are those of the share `own`."""
+        import torch.distributed as dist
+
+        cpu = rows.detach().to("cpu").contiguous()
+        result, everyone = cpu.new_empty((new.size, *rows.shape[1:])), self.everyone((own, new))
+        for source, (had, _) in enumerate(everyone):
+            for target, (_, gets) in enumerate(everyone):
+                start, stop = max(had.start, gets.start), min(had.stop, gets.stop)
+                if start >= stop or self.rank not in (source, target):
+                    continue
+                given, taken = slice(start - had.start, stop - had.start), slice(start - gets.start, stop - gets.start)
+                if source == target:
+                    result[taken] = cpu[given]
+                elif self.rank == source:
+                    self._call(dist.send, cpu[given], target)
+                else:
+                    self._call(dist.recv, result[taken], source)
+        return result
 
     def _gathered(self, values: Tensor, kind: str) -> list[Tensor]:
         import torch.distributed as dist
