@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +38,13 @@ def test_ctrl_c_that_the_first_rank_alone_hears_ends_all_soon_and_in_silence(
     for process in processes:
         assert process.stdout is not None
         process.stdout.close()
+
+
+@pytest.mark.parametrize(("first", "code"), [("/bin", 0), ("", 1), (None, 1)], ids=["a script", "-c", "-m"])
+def test_ranks_find_modules_in_the_current_folder_only_if_this_process_does(
+    first: str | None, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "random.py").write_text("raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(Path.cwd()) if first is None else first, *sys.path])
+    assert subprocess.run([*launch._python(), "-c", "import random"], check=False).returncode == code

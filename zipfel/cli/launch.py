@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 from zipfel.cli.show import warn
@@ -56,9 +57,14 @@ def _started(rank: int, size: int, meeting: socket.socket) -> subprocess.Popen[b
     if rank == 0:
         environment["ZIPFEL_LISTEN_FD"] = str(meeting.fileno())
     return subprocess.Popen(
-        [sys.executable, "-m", "zipfel", *sys.argv[1:]], env=environment, stdin=subprocess.PIPE,
+        [*_python(), "-m", "zipfel", *sys.argv[1:]], env=environment, stdin=subprocess.PIPE,
         pass_fds=[meeting.fileno()] if rank == 0 else [], start_new_session=True,
     )  # fmt: skip
+
+
+def _python() -> list[str]:
+    """Return Python; unless it did so for this process, it does not look for modules in the current folder."""
+    return [sys.executable] if sys.path[:1] in ([""], [str(Path.cwd())]) else [sys.executable, "-P"]
 
 
 class _Ranks:
