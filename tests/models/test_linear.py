@@ -267,7 +267,8 @@ def test_processes_do_not_change_the_weights(part, monkeypatch):
     plain = linear_solvers.Parallel
     monkeypatch.setattr(linear_solvers, "Parallel", lambda **options: used.append(options) or plain(**options))
     shared = liblinear(part.X, signs, Objective(least=0.05), 2, seen.append)
-    assert [options["n_jobs"] for options in used] == [2]
+    liblinear(part.X, signs[:, :10], Objective(), 9)
+    assert [options["n_jobs"] for options in used] == [2, 2]  # none that has no work
     assert seen == [5, 10, 12]
     assert (alone.W != shared.W).nnz == 0
     assert np.array_equal(alone.bias, shared.bias)

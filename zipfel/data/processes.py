@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
-from multiprocessing import get_context, parent_process
+from multiprocessing import current_process, get_context, parent_process
 from typing import Any, TypeVar
 
 from zipfel.errors import DataError
@@ -75,12 +75,12 @@ def _done(item: Any) -> Any:
 
 @cache  # one thread a process
 def end_with(parent: int) -> None:
-    """End this process, which joblib has started, soon after its parent, however that ends.
+    """End this process, if joblib has started it for work of `parent`, soon after that, however that ends.
 
-    joblib keeps idle processes for minutes, and does not tell them who their parent is, as `spread` does. Where joblib
-    uses threads, or processes of a cluster, the parent is another one, and nothing happens.
+    joblib keeps idle processes for five minutes, and does not tell them who their parent is, as `spread` does. Nothing
+    happens where joblib uses threads, or processes of a cluster; one that has had no work yet does not call this.
     """
-    if os.getppid() == parent:
+    if os.getpid() != parent and current_process().name.startswith("LokyProcess"):
         threading.Thread(target=_wait_for_end_of, args=(parent,), daemon=True).start()
 
 

@@ -228,7 +228,7 @@ def liblinear(
     """
     rows = csr_matrix(X)
     chunks = [signs[:, start : start + LABELS] for start in range(0, signs.shape[1], LABELS)]
-    processes = processes if signs.nnz >= WORTH_PROCESSES else 1
+    processes = min(processes, len(chunks)) if signs.nnz >= WORTH_PROCESSES else 1
     pieces, done = [], 0
     for piece in _in_processes(rows, chunks, objective, processes):
         pieces.append(piece)

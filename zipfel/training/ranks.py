@@ -38,7 +38,7 @@ class World:
         self.sent: Counter[str] = Counter()  # bytes that this rank has sent, by what they are
 
     def share(self, total: int) -> Share:
-        """Return the rows of so many that are this rank's."""
+        """Return this rank's share of `total` rows."""
         return Share.of(self.rank, self.size, total)
 
     # --- Of vectors and gradients -------------------------------------------------------------------------------------
@@ -289,8 +289,8 @@ class Ranks(World):
 
     def agreed(self, *wishes: bool) -> tuple[bool, ...]:
         """Return for each wish whether any rank has it."""
-        found = self._reduced(torch.tensor(wishes, dtype=torch.uint8), "MAX", "agreement")
-        return tuple(map(bool, found.tolist()))
+        any_has = self._reduced(torch.tensor(wishes, dtype=torch.uint8), "MAX", "agreement")
+        return tuple(map(bool, any_has.tolist()))
 
     def check_stop(self) -> None:
         """Raise KeyboardInterrupt on all ranks if one was asked to stop."""
@@ -330,11 +330,11 @@ class Ranks(World):
 
     def _raise_problem(self, problems: Sequence[str | None]) -> None:
         """Raise the first problem that another rank has, if there is any."""
-        found = next((problem for problem in problems if problem is not None), None)
-        if found == STOPPED:
+        first = next((problem for problem in problems if problem is not None), None)
+        if first == STOPPED:
             raise KeyboardInterrupt
-        if found is not None:
-            raise OtherRankError(found)
+        if first is not None:
+            raise OtherRankError(first)
 
     def check_same(self, inputs: Mapping[str, Any]) -> None:
         """Raise ConfigError if ranks were started with different inputs."""
