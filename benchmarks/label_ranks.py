@@ -168,6 +168,7 @@ def rank(model: str, sizes: dict[str, int], out: Path) -> None:
     built = model_class(model)(sizes["features"], sizes["labels"], settings, torch.Generator().manual_seed(SEED), *own)
     built.fit(Lesson(Part(Y, X=X), Z=Z), Run(seed=SEED, world=world))
     weights = ("labels", "values") if model == "linear" else ()
+    rows |= {built.own.size} if built.own is not None else set()  # linear cuts labels anew
     by_label = [value.nbytes for name, value in built.state_dict().items()
                 if name in weights or (value.ndim and len(value) in rows)]  # fmt: skip
     figures |= {"classifiers": sum(by_label), "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}

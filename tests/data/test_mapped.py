@@ -69,13 +69,16 @@ def test_synthetic_points_in_pieces_are_those_of_a_whole(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("model", "settings"), [("glas", {}), ("decaf", {}), ("decaf", {"shortlist": "beam"}),
                                                  ("lightdxml", {})])  # fmt: skip
 def test_a_model_of_mapped_data_equals_one_of_the_same_data_in_memory(folder, monkeypatch, model, settings):
-    for module, name in ((disk, "_ROWS"), (graph, "ROWS")):  # so that held-out points are copied into files, and
-        monkeypatch.setattr(module, name, 50)  # pairs of labels are counted piece by piece
+    for module, name in ((disk, "_ROWS"), (graph, "ROWS"), (disk, "LARGE")):  # so that held-out points are copied into
+        monkeypatch.setattr(module, name, 50)  # files, and pairs of labels are counted piece by piece, and kept there
     settings = {"dimension": 16, "epochs": 2, **settings}
-    memory, files = (
-        Tagger(model, settings=settings, device="cpu").fit_dataset(data).saved()
+    taggers = [
+        Tagger(model, settings=settings, device="cpu").fit_dataset(data)
         for data in (make(SETTINGS), zipfel.read(folder))
-    )
+    ]
+    if model == "glas":
+        assert [disk.is_mapped(tagger._fitted().model.A) for tagger in taggers] == [False, True]
+    memory, files = (tagger.saved() for tagger in taggers)
     for own, other in ((memory.serve, files.serve), (memory.train, files.train)):
         assert own.keys() == other.keys()
         assert all(own[name].numpy().tobytes() == other[name].numpy().tobytes() for name in own)

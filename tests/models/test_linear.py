@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import reference
 import torch
+from joblib import delayed
 from scipy.sparse import csc_array, csr_array, csr_matrix, vstack
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from zipfel.data.dataset import Dataset, Part
+from zipfel.data.processes import end_with
 from zipfel.data.synthetic import Synthetic, make
 from zipfel.data.text import Tfidf
 from zipfel.errors import ConfigError
@@ -265,10 +267,13 @@ def test_processes_do_not_change_the_weights(part, monkeypatch):
     plain = linear_solvers.Parallel
     monkeypatch.setattr(linear_solvers, "Parallel", lambda **options: used.append(options) or plain(**options))
     shared = liblinear(part.X, signs, Objective(least=0.05), 2, seen.append)
-    assert [options["n_jobs"] for options in used] == [2]
+    liblinear(part.X, signs[:, :10], Objective(), 9)
+    assert [options["n_jobs"] for options in used] == [2, 2]  # none that has no work
     assert seen == [5, 10, 12]
     assert (alone.W != shared.W).nnz == 0
     assert np.array_equal(alone.bias, shared.bias)
+    followed = plain(n_jobs=2)(delayed(lambda: end_with.cache_info().currsize)() for _ in range(4))
+    assert max(followed) == 1  # the processes, which joblib keeps, end with this one
 
 
 @pytest.mark.parametrize("negatives", ["all", "mined"])

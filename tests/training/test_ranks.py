@@ -96,6 +96,16 @@ def test_linear_classifiers_are_the_same_and_are_read_from_a_run(both: tuple[Any
         assert all(torch.equal(one["fits"]["linear"][name], value) for name, value in two["fits"][case].items())
 
 
+@pytest.mark.parametrize("case", ["linear", "linear-all"])
+def test_linear_ranks_end_with_as_many_weights_each_whatever_range_they_began_with(
+    both: tuple[Any, Any, Path], case: str
+):
+    one, two, _ = both
+    assert two["held"][case].shape == (1, 2)
+    assert two["held"][case].sum() == one["held"][case].sum()
+    assert two["held"][case].max() <= 0.53 * one["held"][case].sum()
+
+
 def test_linear_ranks_have_about_as_many_weights_each_though_frequent_labels_come_first():
     points = (10_000 / np.arange(1, 2001)).astype(int)
     weights = np.minimum(points**0.8, 5000)

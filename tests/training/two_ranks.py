@@ -117,11 +117,14 @@ def uneven(world: World) -> Share:
     return Share.balanced(world.rank, world.size, np.arange(LABELS, 0, -1.0))
 
 
-def fitted(case: str, world: World, folder: Path) -> dict[str, torch.Tensor]:
-    """Return the weights of a whole fit, joined on the first rank, and the ranking of the points it is validated on."""
+def fitted(case: str, world: World, folder: Path, held: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the weights of a whole fit, joined on the first rank, and the ranking of the points it is validated on.
+
+    held: gets the numbers of linear weights that the ranks have.
+    """
     name, changes = CASES[case]
     changes = changes if name in ("linear", "blend") else {**changes, "epochs": 3}
-    own = (uneven(world) if case == "linear" else world.share(LABELS),) if world.splits else ()
+    own = (uneven(world) if name == "linear" else world.share(LABELS),) if world.splits else ()
     model = model_class(name)(
         FEATURES, LABELS, settings_of(name, changes=changes), Run(seed=3).generator("start"), *own
     )
@@ -130,6 +133,9 @@ def fitted(case: str, world: World, folder: Path) -> dict[str, torch.Tensor]:
     seen, unseen = (data.train.take(rows) for rows in np.split(np.arange(POINTS), [POINTS - 60]))
     model.fit(replace(data, train=seen, validation=unseen, whole=data.train), run)
     ranking = model.predictor().rank(data.train.X, 5)
+    linear_part = getattr(model, "linear", model)
+    if isinstance(linear_part, linear.Linear):
+        held[case] = world.columns(torch.tensor([[len(linear_part.values)]]))
     if world.splits:
         model.join()
     return {"ids": torch.from_numpy(ranking.ids), **(model.tensors().all if world.is_first else {})}
@@ -150,11 +156,12 @@ def main(out: Path) -> None:
     }
     decaf.train = glas.train = lightdxml.train = trainer.train
     whole = ("decoupled", "glas", "light", "linear", "linear-all", "blend")
-    fits = {case: fitted(case, world, out.parent / f"{out.name}-{case}") for case in whole}
+    held: dict[str, torch.Tensor] = {}
+    fits = {case: fitted(case, world, out.parent / f"{out.name}-{case}", held) for case in whole}
     linear.liblinear = None  # type: ignore[assignment]  # a second fit reads what the first one has kept
-    fits["linear again"] = fitted("linear", world, out.parent / f"{out.name}-linear")
+    fits["linear again"] = fitted("linear", world, out.parent / f"{out.name}-linear", {})
     if world.is_first:
-        torch.save({"found": found, "fits": fits, "sent": dict(world.sent)}, out)
+        torch.save({"found": found, "fits": fits, "held": held, "sent": dict(world.sent)}, out)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 from zipfel.cli.show import warn
@@ -56,9 +57,14 @@ def _started(rank: int, size: int, meeting: socket.socket) -> subprocess.Popen[b
     if rank == 0:
         environment["ZIPFEL_LISTEN_FD"] = str(meeting.fileno())
     return subprocess.Popen(
-        [sys.executable, "-m", "zipfel", *sys.argv[1:]], env=environment, stdin=subprocess.PIPE,
+        [*_python(), "-m", "zipfel", *sys.argv[1:]], env=environment, stdin=subprocess.PIPE,
         pass_fds=[meeting.fileno()] if rank == 0 else [], start_new_session=True,
     )  # fmt: skip
+
+
+def _python() -> list[str]:
+    """Return Python; unless it did so for this process, it does not look for modules in the current folder."""
+    return [sys.executable] if sys.path[:1] in ([""], [str(Path.cwd())]) else [sys.executable, "-P"]
 
 
 class _Ranks:
@@ -97,9 +103,9 @@ class _Ranks:
             code = process.poll()
             if code is None or rank in self.codes:
                 continue
-            self.codes[rank] = code
+            self.codes[rank] = INTERRUPTED if code == -signal.SIGINT and self.asked else code  # before Python heard it
             if code:
-                self._end_within(0 if code < 0 else GRACE if code == INTERRUPTED else PATIENCE)
+                self._end_within(0 if code < 0 else PATIENCE)
 
     def _end_within(self, seconds: float) -> None:
         """End the ranks that have not ended by themselves within these seconds."""

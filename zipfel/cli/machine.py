@@ -22,12 +22,13 @@ class Machine(Settings):
 
         Of several ranks on a machine, each has a GPU of its own, or its share of the cores.
         """
+        from zipfel.data.processes import cores
         from zipfel.fitting import chosen_device
         from zipfel.training.machine import set_threads
 
         ranks = _number("LOCAL_WORLD_SIZE", 1) if is_rank() else 1
         kind = chosen_device(self.device).type
-        threads = max(1, _cores() // ranks) if self.threads is None and ranks > 1 else self.threads
+        threads = max(1, cores() // ranks) if self.threads is None and ranks > 1 else self.threads
         if threads is not None:
             set_threads(threads)
         if not is_rank() or kind != "cuda" or ":" in self.device:
@@ -40,8 +41,3 @@ class Machine(Settings):
 def _number(name: str, otherwise: int) -> int:
     text = os.environ.get(name, "")
     return int(text) if text.isdigit() else otherwise
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

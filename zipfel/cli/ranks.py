@@ -63,6 +63,7 @@ def _prepare() -> None:
     """Let only the first rank print and hear Ctrl-C; a rank that `--workers` started ends with its launcher."""
     _ends_at_once.append(True)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no stack traces of connections that another rank has closed
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")  # of processes that a killed rank has started
     if LAUNCHED in os.environ:
         threading.Thread(target=end_with_launcher, args=(os._exit,), daemon=True).start()
     if os.environ["RANK"] != "0":

@@ -62,6 +62,15 @@ def roomy(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return np.empty(shape, dtype)
 
 
+def in_files(matrix: csr_array) -> csr_array:
+    """Return a matrix whose large arrays lie in files, if the disk has room."""
+    arrays = []
+    for array in (matrix.data, matrix.indices, matrix.indptr):
+        arrays.append(roomy(len(array), array.dtype))
+        arrays[-1][:] = array
+    return csr_array(tuple(arrays), shape=matrix.shape)
+
+
 def permuted(count: int, numbers: np.random.Generator) -> Ids:
     """Return 0 to count - 1 in random order: that of `numbers.permutation(count)`."""
     order = roomy(count, np.int64)

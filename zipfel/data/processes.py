@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+<<<<<<< HEAD
 from multiprocessing import get_context, parent_process
 from multiprocessing.synchronize import Event
+=======
+from functools import cache
+from multiprocessing import current_process, get_context, parent_process
+>>>>>>> 255f848d7092e15092c00e2dab959801639d6559
 from typing import Any, TypeVar
 
 from zipfel.errors import DataError
@@ -19,7 +25,13 @@ Shared = TypeVar("Shared")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+<<<<<<< HEAD
 _work: tuple[Callable[[Any, Any], Any], Any, Event]  # in another process: its function, what all items share, the end
+=======
+PAUSE = 0.5  # seconds between looks at the process that started this one
+
+_work: tuple[Callable[[Any, Any], Any], Any]  # in another process: its function, and what all items share
+>>>>>>> 255f848d7092e15092c00e2dab959801639d6559
 
 
 def cores() -> int:
@@ -70,5 +82,27 @@ def _follow() -> None:
 
 
 def _done(item: Any) -> Any:
+<<<<<<< HEAD
     function, shared, ended = _work
     return None if ended.is_set() else function(shared, item)
+=======
+    function, shared = _work
+    return function(shared, item)
+
+
+@cache  # one thread a process
+def end_with(parent: int) -> None:
+    """End this process, if joblib has started it for work of `parent`, soon after that, however that ends.
+
+    joblib keeps idle processes for five minutes, and does not tell them who their parent is, as `spread` does. Nothing
+    happens where joblib uses threads, or processes of a cluster; one that has had no work yet does not call this.
+    """
+    if os.getpid() != parent and current_process().name.startswith("LokyProcess"):
+        threading.Thread(target=_wait_for_end_of, args=(parent,), daemon=True).start()
+
+
+def _wait_for_end_of(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PAUSE)
+    os._exit(1)
+>>>>>>> 255f848d7092e15092c00e2dab959801639d6559

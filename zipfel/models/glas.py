@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from zipfel.config import Settings, Span, setting
 from zipfel.data.batches import bags, entries_of
 from zipfel.data.dataset import Part
+from zipfel.data.disk import in_files, is_mapped
 from zipfel.errors import ConfigError
 from zipfel.index import Index, Kind, Search, build_index, load_index
 from zipfel.index.exact import ExactIndex, all_products
@@ -218,7 +219,7 @@ class Glas(Model):
         self.classifier.restore_lengths()
         self.index = None  # validation searches exactly
         train_part = labelled(lesson.train)
-        self.A, self.points = cooccurrence(train_part.Y), len(train_part)  # of all of train, not of a batch
+        self.A, self.points = pairs_of(train_part), len(train_part)  # of all of train, not of a batch
         batch_size = max(1, min(settings.batch_size, len(train_part) // 10))
         epochs = max(settings.epochs, math.ceil(settings.min_steps * batch_size / len(train_part)))
         schedule = Schedule(
@@ -384,3 +385,9 @@ class Glas(Model):
         self.classifier.grow(count, generator)
         self.index = None
         self.label_count += count
+
+
+def pairs_of(part: Part) -> csr_array:
+    """Return how many points two labels share, [L, L]; in files if the points are: more points bring more pairs."""
+    A = cooccurrence(part.Y)
+    return in_files(A) if is_mapped(part.Y) else A

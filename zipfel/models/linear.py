@@ -42,6 +42,8 @@ from zipfel.models.linear_split import (
     best_of_ranks,
     entries_to_read,
     entries_to_write,
+    evened,
+    moved_rows,
     of_own_labels,
 )
 from zipfel.models.saving import sparse_matrix, sparse_tensors
@@ -55,6 +57,7 @@ from zipfel.types import Share, csr_problem
 FEW_PAIRS = 2 * 10**7  # points × labels up to which no negatives are mined
 COUNTED = 2000  # labels on which a plan counts features
 WEIGHTS_GROW = 0.8  # a label has about as many weights as this power of its points: of LF-PubMedMeSH
+NO_POINT = 0.01  # cost of a label without points, where one with a single point costs 1: a bias
 ROUGH = 0.1  # liblinear's tolerance against mined negatives
 
 
@@ -119,8 +122,8 @@ class Linear(Model):
 
     @classmethod
     def shared(cls, world: World, points: Sequence[int]) -> Share:
-        """Return a range of labels with about as many weights as those of other ranks: frequent labels have more."""
-        return Share.balanced(world.rank, world.size, 0.1 + np.asarray(points, np.float64) ** WEIGHTS_GROW)
+        """Return a range of labels with about as many weights as those of other ranks; `cut_anew` corrects it later."""
+        return Share.balanced(world.rank, world.size, NO_POINT + np.asarray(points, np.float64) ** WEIGHTS_GROW)
 
     @property
     def held_labels(self) -> int:
@@ -158,24 +161,50 @@ class Linear(Model):
 
     def learn(self, part: Part, run: Run, negatives: csr_array | None = None) -> None:
         """Solve all labels.  negatives: labels to begin with [N, L]; None takes those with the nearest centroids."""
-        all_points, mined = self.needs_no_mining(part), self.settings.mined_of(self.label_count)
-        best: Best = best_labels
-        if self.own is not None:
-            part, best = chosen_labels(part, self.own.rows), best_of_ranks(self.own, self.world)
-            negatives = None if negatives is None else csr_array(negatives[:, self.own.rows])
+        own, self.met = self.of_held_labels(part), None
         if self.solves_at_once:
-            self.hold(self.stage("linear", lambda: self.solved_at_once(part, run, None), run, self.own))
-            return
-        if all_points:
-            negatives = everywhere(part)
-        elif negatives is None:
-            negatives = nearest_centroids(part.X, part.Y, mined, run.numbers("linear"), best)
-        for number in range(1 if all_points else self.settings.rounds):
+            self.hold(self.stage("linear", lambda: self.solved_at_once(own, run, None), run, self.own))
+            self.cut_anew()
+        elif self.needs_no_mining(part):
+            solve = partial(self.solved, own, everywhere(own), run, 0)
+            self.hold(self.stage("linear-0", solve, run, self.own))
+            self.cut_anew()
+        else:
+            self.mine(part, run, negatives)
+
+    def mine(self, part: Part, run: Run, negatives: csr_array | None) -> None:
+        """Solve all labels in rounds, each against more mined negatives."""
+        mined = self.settings.mined_of(self.label_count)
+        for number in range(self.settings.rounds):
+            own = self.of_held_labels(part)
             if number:
-                hard = hardest(part.X, self.held(), mined, best)
-                negatives = csr_array(((negatives + hard) != 0).astype(np.float32))
-            self.hold(self.stage(f"linear-{number}", partial(self.solved, part, negatives, run, number), run, self.own))
-        self.met = None if all_points else negatives
+                hard = hardest(own.X, self.held(), mined, self.best())
+                self.met = csr_array(((self.met + hard) != 0).astype(np.float32))
+            elif negatives is None:
+                self.met = nearest_centroids(own.X, own.Y, mined, run.numbers("linear"), self.best())
+            else:
+                self.met = negatives if self.own is None else csr_array(negatives[:, self.own.rows])
+            self.hold(self.stage(f"linear-{number}", partial(self.solved, own, self.met, run, number), run, self.own))
+            self.cut_anew()
+
+    def of_held_labels(self, part: Part) -> Part:
+        """Return a part with the labels that this process has."""
+        return part if self.own is None else chosen_labels(part, self.own.rows)
+
+    def best(self) -> Best:
+        """Return what finds the best labels of points among all labels, and lists those that this process has."""
+        return best_labels if self.own is None else best_of_ranks(self.own, self.world)
+
+    def cut_anew(self) -> None:
+        """Give each rank a range of labels with about as many bytes, now that they are known: move what it holds."""
+        if self.own is None:
+            return
+        old, own, world = self.held(), self.own, self.world
+        self.own = new = evened(old.W, own, world)
+        bias = world.moved(torch.from_numpy(old.bias), own, new)
+        self.hold(Weights(moved_rows(old.W, own, new, world), bias.numpy()))
+        if self.met is not None:
+            self.met = csr_array(moved_rows(csr_array(self.met.T.tocsr()), own, new, world).T.tocsr())
 
     def stage(self, name: str, solve: Callable[[], Weights], run: Run, own: Share | None) -> Weights:
         """Return the weights that a stage solves or has kept.  own: which of its labels this rank solves; None: all."""

@@ -10,6 +10,7 @@ which is fast on a CPU. Points that share no word with any of them all score b: 
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,8 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from scipy.sparse import csc_array, csr_array, csr_matrix, hstack
 from torch import Tensor
+
+from zipfel.data.processes import end_with
 
 Loss = Literal["squared_hinge", "logistic"]
 Scores = Callable[[slice], Tensor]  # of some points with all labels, [n, L]
@@ -225,7 +228,7 @@ def liblinear(
     """
     rows = csr_matrix(X)
     chunks = [signs[:, start : start + LABELS] for start in range(0, signs.shape[1], LABELS)]
-    processes = processes if signs.nnz >= WORTH_PROCESSES else 1
+    processes = min(processes, len(chunks)) if signs.nnz >= WORTH_PROCESSES else 1
     pieces, done = [], 0
     for piece in _in_processes(rows, chunks, objective, processes):
         pieces.append(piece)
@@ -242,7 +245,13 @@ def _in_processes(
         yield from (_solve(rows, chunk, objective) for chunk in chunks)
         return
     with Parallel(n_jobs=processes, return_as="generator", max_nbytes=1 << 20) as parallel:
-        yield from parallel(delayed(_solve)(rows, chunk, objective) for chunk in chunks)
+        yield from parallel(delayed(_solved_for)(os.getpid(), rows, chunk, objective) for chunk in chunks)
+
+
+def _solved_for(parent: int, rows: csr_matrix, signs: csc_array, objective: Objective) -> Weights:
+    """Solve labels in another process, which ends with the one that started it."""
+    end_with(parent)
+    return _solve(rows, signs, objective)
 
 
 def _solve(rows: csr_matrix, signs: csc_array, objective: Objective) -> Weights:

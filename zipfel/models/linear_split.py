@@ -27,6 +27,7 @@ from zipfel.training.run import State
 from zipfel.training.together import Ragged, Split
 from zipfel.types import Ranking, Share
 
+ENTRY, BIAS = 8, 4  # bytes of a weight with its feature, and of a label
 MERGED = 4096  # points whose lists are merged at a time
 
 
@@ -41,10 +42,8 @@ def entries_to_read(own: Share) -> Split:
 
 def entries_to_write(state: State, own: Share, world: World) -> tuple[State, dict[str, Share]]:
     """Return a rank's weights as they are written: with the ends of all labels, and what is its part of the others."""
-    lengths = torch.zeros(own.total, dtype=torch.int64)
-    lengths[own.rows] = state["W.indptr"].diff()
-    ends = F.pad(world.sum(lengths, "sizes of weights").cumsum(0), (1, 0))
-    entries = Share(int(ends[own.start]), int(ends[own.stop]), int(ends[-1]))
+    ends = _ends(state["W.indptr"], own, world)
+    entries = _entries(ends, own)
     return {**state, "W.indptr": ends}, {"W.indices": entries, "W.data": entries, "bias": own}
 
 
@@ -52,6 +51,37 @@ def of_own_labels(state: State, own: Share) -> State:
     """Return weights whose ends are those of a rank's labels, of weights with the ends of all labels."""
     ends = state["W.indptr"][own.start : own.stop + 1]
     return {**state, "W.indptr": ends - ends[0]}
+
+
+def _ends(indptr: Tensor, own: Share, world: World) -> Tensor:
+    """Return where each row of all ranks ends, [total + 1], of where those of this rank do."""
+    lengths = torch.zeros(own.total, dtype=torch.int64)
+    lengths[own.rows] = indptr.diff()
+    return F.pad(world.sum(lengths, "sizes of weights").cumsum(0), (1, 0))
+
+
+def _entries(ends: Tensor, own: Share) -> Share:
+    """Return which entries are those of a rank's rows."""
+    return Share(int(ends[own.start]), int(ends[own.stop]), int(ends[-1]))
+
+
+# --- Ranges of labels -------------------------------------------------------------------------------------------------
+
+
+def evened(W: csr_array, own: Share, world: World) -> Share:
+    """Return a rank's range of labels such that all ranks hold about as many bytes.  W: weights of its range now."""
+    lengths = _ends(torch.from_numpy(W.indptr), own, world).diff().numpy()
+    return Share.balanced(world.rank, world.size, ENTRY * lengths.astype(np.float64) + BIAS)
+
+
+def moved_rows(rows: csr_array, own: Share, new: Share, world: World) -> csr_array:
+    """Return the rows of a rank's new range of labels.  rows: those of its range until now, [own, ...]."""
+    ends = _ends(torch.from_numpy(rows.indptr), own, world)
+    before, after = _entries(ends, own), _entries(ends, new)
+    indices = rows.indices.astype(np.int32)  # of all ranks, though scipy takes int64 where a matrix is large
+    data, indices = (world.moved(torch.from_numpy(part), before, after).numpy() for part in (rows.data, indices))
+    indptr = (ends[new.start : new.stop + 1] - after.start).numpy()
+    return csr_array((data, indices, indptr), shape=(new.size, rows.shape[1]))
 
 
 # --- Mined negatives --------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class World:
         self.sent: Counter[str] = Counter()  # bytes that this rank has sent, by what they are
 
     def share(self, total: int) -> Share:
-        """Return the rows of so many that are this rank's."""
+        """Return this rank's share of `total` rows."""
         return Share.of(self.rank, self.size, total)
 
     # --- Of vectors and gradients -------------------------------------------------------------------------------------
@@ -80,6 +80,10 @@ class World:
 
     def collected(self, rows: Tensor, own: Share) -> Tensor:
         """Return the rows of all ranks, [total, ...], on the CPU of the first rank; elsewhere an empty tensor."""
+        return rows
+
+    def moved(self, rows: Tensor, own: Share, new: Share) -> Tensor:
+        """Return this rank's `new` share of the rows of all ranks, on the CPU; `rows` are those of the share `own`."""
         return rows
 
     # --- Of the run ---------------------------------------------------------------------------------------------------
@@ -237,6 +241,26 @@ class Ranks(World):
                     self._call(dist.send, cpu[piece.start - own.start : piece.stop - own.start], 0)
         return whole
 
+    def moved(self, rows: Tensor, own: Share, new: Share) -> Tensor:
+        """Return this rank's `new` share of the rows of all ranks, on the CPU; `rows` are those of the share `own`."""
+        import torch.distributed as dist
+
+        cpu = rows.detach().to("cpu").contiguous()
+        result, everyone = cpu.new_empty((new.size, *rows.shape[1:])), self.everyone((own, new))
+        for source, (had, _) in enumerate(everyone):
+            for target, (_, gets) in enumerate(everyone):
+                start, stop = max(had.start, gets.start), min(had.stop, gets.stop)
+                if start >= stop or self.rank not in (source, target):
+                    continue
+                given, taken = slice(start - had.start, stop - had.start), slice(start - gets.start, stop - gets.start)
+                if source == target:
+                    result[taken] = cpu[given]
+                elif self.rank == source:
+                    self._call(dist.send, cpu[given], target)
+                else:
+                    self._call(dist.recv, result[taken], source)
+        return result
+
     def _gathered(self, values: Tensor, kind: str) -> list[Tensor]:
         import torch.distributed as dist
 
@@ -265,8 +289,8 @@ class Ranks(World):
 
     def agreed(self, *wishes: bool) -> tuple[bool, ...]:
         """Return for each wish whether any rank has it."""
-        found = self._reduced(torch.tensor(wishes, dtype=torch.uint8), "MAX", "agreement")
-        return tuple(map(bool, found.tolist()))
+        any_has = self._reduced(torch.tensor(wishes, dtype=torch.uint8), "MAX", "agreement")
+        return tuple(map(bool, any_has.tolist()))
 
     def check_stop(self) -> None:
         """Raise KeyboardInterrupt on all ranks if one was asked to stop."""
@@ -306,11 +330,11 @@ class Ranks(World):
 
     def _raise_problem(self, problems: Sequence[str | None]) -> None:
         """Raise the first problem that another rank has, if there is any."""
-        found = next((problem for problem in problems if problem is not None), None)
-        if found == STOPPED:
+        first = next((problem for problem in problems if problem is not None), None)
+        if first == STOPPED:
             raise KeyboardInterrupt
-        if found is not None:
-            raise OtherRankError(found)
+        if first is not None:
+            raise OtherRankError(first)
 
     def check_same(self, inputs: Mapping[str, Any]) -> None:
         """Raise ConfigError if ranks were started with different inputs."""
