@@ -10,13 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-<<<<<<< HEAD
-from multiprocessing import get_context, parent_process
-from multiprocessing.synchronize import Event
-=======
 from functools import cache
 from multiprocessing import current_process, get_context, parent_process
->>>>>>> 255f848d7092e15092c00e2dab959801639d6559
+from multiprocessing.synchronize import Event
 from typing import Any, TypeVar
 
 from zipfel.errors import DataError
@@ -25,13 +21,9 @@ Shared = TypeVar("Shared")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-<<<<<<< HEAD
-_work: tuple[Callable[[Any, Any], Any], Any, Event]  # in another process: its function, what all items share, the end
-=======
 PAUSE = 0.5  # seconds between looks at the process that started this one
 
-_work: tuple[Callable[[Any, Any], Any], Any]  # in another process: its function, and what all items share
->>>>>>> 255f848d7092e15092c00e2dab959801639d6559
+_work: tuple[Callable[[Any, Any], Any], Any, Event]  # in another process: its function, what all items share, the end
 
 
 def cores() -> int:
@@ -82,12 +74,8 @@ def _follow() -> None:
 
 
 def _done(item: Any) -> Any:
-<<<<<<< HEAD
     function, shared, ended = _work
     return None if ended.is_set() else function(shared, item)
-=======
-    function, shared = _work
-    return function(shared, item)
 
 
 @cache  # one thread a process
@@ -105,4 +93,3 @@ def _wait_for_end_of(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(PAUSE)
     os._exit(1)
->>>>>>> 255f848d7092e15092c00e2dab959801639d6559
