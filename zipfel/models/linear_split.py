@@ -40,7 +40,7 @@ def entries_to_read(own: Share) -> Split:
 
 
 def entries_to_write(state: State, own: Share, world: World) -> tuple[State, dict[str, Share]]:
-    """Return a rank's weights as they are written: with the ends of all labels, and what is its part of the others."""
+    """Return a rank's weights as they are written: with the ends of all labels, and its part of the other tensors."""
     lengths = torch.zeros(own.total, dtype=torch.int64)
     lengths[own.rows] = state["W.indptr"].diff()
     ends = F.pad(world.sum(lengths, "sizes of weights").cumsum(0), (1, 0))
@@ -58,7 +58,7 @@ def of_own_labels(state: State, own: Share) -> State:
 
 
 def best_of_ranks(own: Share, world: World) -> Best:
-    """Return what takes the place of `best_labels` where labels are split: the same labels, and each rank its own."""
+    """Return the replacement of `best_labels` where labels are split: the same labels, each rank returning its own."""
     return partial(_best_labels, own, world)
 
 
