@@ -10,7 +10,7 @@ import traceback
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -18,6 +18,7 @@ from zipfel import __version__
 from zipfel.cli.show import say, warn
 from zipfel.errors import INTERRUPTED, ZipfelError
 
+UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])  # typer has no public name for it
 COMMANDS = {  # command to its module, in which it has the same name; `data` is a group: the `app` of its module
     "demo": "zipfel.cli.demo",
     "plan": "zipfel.cli.model",
@@ -87,6 +88,18 @@ def summary(module: str, name: str) -> str:
     return ast.get_docstring(tree if name in GROUPS else own[0]) or ""
 
 
+def usage(error: Any) -> str:
+    """Return in one line which words of a command are wrong, and where its help is; empty if help was shown instead."""
+    if error.ctx is None or type(error).__name__ == "NoArgsIsHelpError":
+        return "" if error.ctx else str(error.format_message())
+    problem = " ".join(error.format_message().split()).removesuffix(".")
+    for wrong in getattr(error.__cause__, "errors", list)():  # of pydantic, which typer does not quote
+        problem += f"; found {wrong['input']!r:.60}"
+    if type(error).__name__ == "NoSuchOption" and any("--set" in option.opts for option in error.ctx.command.params):
+        problem += "; settings of a model are given as --set key=value"
+    return f"{problem} (see `{error.ctx.command_path} --help`)"
+
+
 def main() -> None:
     """Run the command line. Errors in the input print one line and exit with code 2."""
     try:
@@ -100,9 +113,14 @@ def main() -> None:
 def _run() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs `finally` blocks: no half-written files
     try:
-        app_for(next((word for word in sys.argv[1:] if not word.startswith("-")), None))()
-    except KeyboardInterrupt:  # while a command is imported; typer handles the rest
+        app = app_for(next((word for word in sys.argv[1:] if not word.startswith("-")), None))
+        sys.exit(app(prog_name="zipfel", standalone_mode=False) or 0)
+    except (KeyboardInterrupt, typer.Abort):  # while a command is imported, and from older versions of typer
         sys.exit(INTERRUPTED)
+    except UsageError as error:
+        if said := usage(error):
+            warn(f"error: {said}")
+        sys.exit(2)
     except ZipfelError as error:
         warn(f"error: {error}")
         sys.exit(2)
