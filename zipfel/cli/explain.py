@@ -56,8 +56,7 @@ def explain(
         heading = Text(f"{name}: " if name else "", "dim")
         console.print(heading + marked(words, reasons, name), soft_wrap=True)
     if not tagger.known([document])[0]:
-        say("\nno known word, so that there are no reasons for any label")
-        return
+        say("\nno known word, so there are no reasons for any label")
     most = max((abs(reason.weight) for reason in reasons), default=0) or 1
     rows = [(escape(term), f"{weight:+.3f}", bar(abs(weight) / most)) for term, weight, _ in reasons[:LISTED]]
     left = f"; {len(reasons) - LISTED} more" if len(reasons) > LISTED else ""
