@@ -282,7 +282,9 @@ def test_without_calibration_scores_are_the_models_own(tagger, data, tmp_path):
     assert scores == loaded.rank(data.test.X[:9]).scores.tolist()
     above = loaded.predict(data.test.X[:99], threshold=0.4)
     assert [len(row) for row in above] == (loaded.rank(data.test.X[:99], 50).scores >= 0.4).sum(axis=1).tolist()
-    with pytest.raises(ConfigError, match="too few held-out points to choose a threshold; give one, or hold out more"):
+    with pytest.raises(
+        ConfigError, match="too few held-out points to choose a threshold; give one, or train on more points"
+    ):
         loaded.choose_threshold()
     with pytest.raises(ConfigError, match="threshold must be a number"):
         loaded.predict(data.test.X[:9], threshold=[0.1, 0.2, 0.3])

@@ -43,7 +43,10 @@ def test_verbose_prints_a_line_for_each_epoch_and_the_outcome(capsys):
 
 def test_more_epochs_than_asked_for_are_explained(capsys):
     Tagger("glas", settings={**SETTINGS, "min_steps": 45}, text={"min_count": 1}, verbose=1).fit(TEXTS, TAGS)
-    assert "note: 5 epochs instead of 2, to reach min_steps; lower it for fewer\n" in capsys.readouterr().err
+    assert (
+        "note: 5 epochs instead of 2: small data needs more of them for enough steps (min_steps sets how many)\n"
+        in capsys.readouterr().err
+    )
 
 
 def test_verbose_is_a_parameter_that_is_not_saved(tmp_path, capsys):

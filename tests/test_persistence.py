@@ -169,11 +169,26 @@ def test_other_folders_and_added_files_are_refused(tmp_path, folder):
     (tmp_path / "file").write_text("")
     for other in (tmp_path / "photos", tmp_path / "file", tmp_path / "nothing"):
         for read in (Tagger.load, persistence.verify):
-            with pytest.raises(DataError, match=r"not a saved model: model\.json is missing"):
+            with pytest.raises(DataError, match=r"not a saved model: model\.json is missing") as caught:
                 read(other)
+            assert str(caught.value).endswith("that `zipfel train --out` wrote") is (other.name != "photos")
     (folder / "serve" / "more.json").write_text("{}")
     with pytest.raises(DataError, match=r"more\.json: does not belong to the saved model"):
         Tagger.load(folder)
+
+
+def test_a_model_is_loaded_from_the_current_folder(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert Tagger.load(".").classes_ == Tagger.load(folder).classes_
+    assert Tagger.load("serve/..").classes_ == Tagger.load(folder).classes_
+    assert persistence.located(Path("/")) == Path("/")
+
+
+def test_a_folder_without_a_model_is_not_searched(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "rglob", failing)  # it may be `/`, with files that come and go
+    for read in (Tagger.load, persistence.upgrade):
+        with pytest.raises(DataError, match="not a saved model"):
+            read(tmp_path)
 
 
 def test_an_existing_target_is_not_changed(tagger, tmp_path):
@@ -187,7 +202,7 @@ def test_an_existing_target_is_not_changed(tagger, tmp_path):
     (tmp_path / "empty").mkdir()
     tagger.save(tmp_path / "empty")
     assert persistence.verify(tmp_path / "empty") == 4
-    with pytest.raises(DataError, match="exists already"):
+    with pytest.raises(DataError, match=r"exists already; choose another path, or .* replace=True"):
         tagger.save(tmp_path / "empty")
 
 

@@ -670,7 +670,11 @@ def test_tags_that_train_lacks_count_as_missed(tagger):
         (["a b", "b c"], csr_array((2, 0)), "no point has a label"),
         ([], [], "no point has a label"),
         (["a b"], ["x"], "row 0 of the tags must be a list of names; found 'x'"),
-        (["a b"], [None], "row 0 of the tags must be a list of names; found None"),
+        (
+            ["a b"],
+            [None],
+            r"row 0 of the tags must be a list of names; found None; write \[\] for a point without tags",
+        ),
         (["a b"], "x", "expected a list of tags for each point; found 'x'"),
         (["a b"], None, "expected a list of tags for each point; Tagger requires y to be passed, but the target y is"),
         ("a b", [["x"]], "expected a list of texts; found a single text"),
@@ -679,7 +683,7 @@ def test_tags_that_train_lacks_count_as_missed(tagger):
         (["a", b"b"], [["x"], ["y"]], "row 1 must be text; found bytes"),
         ({"a": ["x"], "b": []}, [["x"]], "text fields differ in length: 0 of 'b', 1 of 'a'"),
         (csr_array([[np.nan]]), [["x"]], "not a finite"),
-        (["", ""], [["x"], ["y"]], "none of 0 terms"),
+        (["", ""], [["x"], ["y"]], "none of the 2 texts has a word"),
     ],
 )
 def test_bad_input_is_refused(X, y, message):
@@ -702,6 +706,7 @@ def test_bad_input_is_refused(X, y, message):
         ({"device": "cdua"}, "unknown device 'cdua'; did you mean 'cuda'?"),
         ({"device": "meta"}, "unknown device 'meta'; "),
         ({"seed": -1}, "seed must be a whole number"),
+        ({"seed": "7"}, "seed must be a whole number .*; found '7'"),
     ],
 )
 def test_wrong_options_are_refused_and_unknown_ones_offer_the_nearest(options, message):

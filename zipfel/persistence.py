@@ -121,14 +121,14 @@ def load(folder: Path, copy: bool = False) -> Saved:
     Tensors are mapped into memory: the file must not be overwritten while they are used. copy: read them instead.
     """
     for _ in range(_ATTEMPTS):
-        before = _stamps(folder.rglob("*"))
+        before = _all_stamps(folder)
         try:
             saved = _read(folder, copy)
         except DataError:
-            if _stamps(folder.rglob("*")) == before:
+            if _all_stamps(folder) == before:
                 raise
             continue  # half of it was replaced meanwhile
-        if _stamps(folder.rglob("*")) == before:
+        if _all_stamps(folder) == before:
             return saved
     raise DataError("kept changing while it was loaded; try again when it is fully written", folder)
 
@@ -178,7 +178,7 @@ def upgrade(folder: Path) -> bool:
 
     Its files stay byte by byte, after a check by their SHA-256; checksums of chunks are added, which load faster.
     """
-    before = _stamps(folder.rglob("*"))
+    before = _all_stamps(folder)
     verify(folder)
     about = read_about(folder)
     if all("crc32" in entry for entry in about["files"].values()):
@@ -204,7 +204,7 @@ def reshard(folder: Path, out: Path, count: int) -> tuple[int, int]:
     Tensors with a row for each label are divided into ranges of labels. Names, vocabulary and `train/` are copied byte
     by byte, so that the model is the same.  count: 1 for a model without shards.
     """
-    before = _stamps(folder.rglob("*"))
+    before = _all_stamps(folder)
     saved = _read(folder, copy=False)
     labels = int(saved.about["sizes"]["labels"])
     if not 1 <= count <= min(labels, shards.MOST):
@@ -285,9 +285,14 @@ def _stamps(paths: Iterable[Path]) -> dict[Path, Stamp]:
     return found
 
 
+def _all_stamps(folder: Path) -> dict[Path, Stamp]:
+    """Return the stamps of all files of a saved model; none for another folder, which may be as large as `/`."""
+    return _stamps(folder.rglob("*")) if (folder / "model.json").is_file() else {}
+
+
 def _check_unchanged(folder: Path, before: Mapping[Path, Stamp]) -> None:
     """Raise DataError if files were replaced since: some of them may have been copied before, and others after."""
-    if _stamps(folder.rglob("*")) != before:
+    if _all_stamps(folder) != before:
         raise DataError("changed while it was copied; run the command again", folder)
 
 
@@ -309,7 +314,8 @@ def read_about(folder: Path) -> dict[str, Any]:
     """Read `model.json`; raise DataError if it is not a saved model of this format."""
     path = folder / "model.json"
     if not path.is_file():
-        raise DataError("not a saved model: model.json is missing", folder)
+        hint = "" if folder.is_dir() else "; expected the folder that `zipfel train --out` wrote"
+        raise DataError(f"not a saved model: model.json is missing{hint}", folder)
     try:
         about = orjson.loads(path.read_bytes())
         format, seal, files = about["format"], about["sha256"], about["files"]

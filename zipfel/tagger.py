@@ -675,6 +675,8 @@ class Tagger(Estimator):
             ...     Tagger.load(f"{folder}/model").predict(["a green apple"], k=1)[0][0].label
             'fruit'
         """
+        if not replace and (Path(path) / "model.json").is_file():
+            raise DataError("exists already; choose another path, or replace the model with replace=True", path)
         saved = self.saved()
         written = card(saved.about, saved.documents)
         persistence.save(dataclasses.replace(saved, card=written), Path(path), replace)

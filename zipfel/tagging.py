@@ -183,7 +183,9 @@ def choose_threshold(fitted: Fitted, precision: float | None, by_frequency: bool
     by_frequency: three thresholds, for rare, medium and frequent labels.
     """
     if fitted.calibration is None:
-        raise ConfigError("the model has too few held-out points to choose a threshold; give one, or hold out more")
+        raise ConfigError(
+            "the model has too few held-out points to choose a threshold; give one, or train on more points"
+        )
     return fitted.calibration.threshold(precision, by_frequency)
 
 

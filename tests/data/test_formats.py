@@ -728,6 +728,14 @@ def test_polars():
 LABELS = "tag,text,note\nb,the b,\nz,never used,n\na,the a,\n"
 
 
+def test_a_label_table_that_names_no_label_is_the_wrong_table(tmp_path):
+    train = csv_of(tmp_path, "text,tags\none,a\ntwo,b\n", "train.csv")
+    about = csv_of(tmp_path, "id,about\n1,first\n2,second\n", "about.csv")
+    assert zipfel.read(train, TableSettings(label_texts=about)).notes == (
+        "none of the 2 labels is in the table of label texts; its first column must hold their names",
+    )
+
+
 @pytest.mark.parametrize("source", ["file", "folder", "pandas"])
 def test_label_table_with_labels_that_train_does_not_have_and_the_other_way_round(tmp_path, source):
     table = csv_of(tmp_path, LABELS, "labels.csv")

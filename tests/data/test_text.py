@@ -340,10 +340,18 @@ def test_what_is_not_a_list_of_texts_is_refused(texts, problem):
         assert str(caught.value) == problem
 
 
-@pytest.mark.parametrize("texts", [[], [""], ["a", "b"]])
-def test_nothing_to_learn_from_is_an_error(texts):
-    with pytest.raises(DataError, match=r"none of \d terms is in 2 of \d texts; lower min_count"):
+@pytest.mark.parametrize(
+    ("texts", "problem"),
+    [
+        ([], "none of 0 terms is in 2 of 0 texts; lower min_count"),
+        (["", "-"], "none of the 2 texts has a word; check the text columns"),
+        (["a", "b"], "none of 2 terms is in 2 of 2 texts; lower min_count"),
+    ],
+)
+def test_nothing_to_learn_from_is_an_error(texts, problem):
+    with pytest.raises(DataError) as caught:
         TextFeatures.fit(texts)
+    assert str(caught.value) == problem
 
 
 def test_no_texts_are_no_rows():

@@ -265,17 +265,17 @@ def test_a_model_without_its_run_is_replaced_where_the_training_starts_over(tmp_
     ("words", "line"),
     [
         (["serve", "m", "--workers", "two"], "error: invalid value for '--workers': "),
-        (["serve", "m", "--workers"], "error: option '--workers' requires an argument; see `"),
+        (["serve", "m", "--workers"], "error: option '--workers' requires an argument (see `"),
         (["serve", "m", "--worker", "2"], "error: no such option: --worker"),
-        (["predict"], "error: missing argument 'MODEL'; see `"),
-        (["nonsense"], "error: no such command 'nonsense'; see `"),
+        (["predict"], "error: missing argument 'MODEL' (see `"),
+        (["nonsense"], "error: no such command 'nonsense' (see `"),
     ],
 )
 def test_misused_words_are_one_line(zipfel_command, words, line):
     code, out, err = zipfel_command(*words)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert err.startswith(line)
-    assert err.endswith("--help`\n")
+    assert err.endswith("--help`)\n")
 
 
 def test_sigterm_leaves_nothing_half_written(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -56,6 +57,44 @@ def test_k_may_be_short(zipfel_command, model):
     assert zipfel_command("predict", model, "a file", "-k", "1").code == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["predict", "m", "x", "--k", "two"], "invalid value for '--k' / '-k': .*'two'.*--help`)"),
+        (["train", "x", "--out", "y", "--epochs", "3"], "no such option: --epochs.*; settings of a model are given as "
+         "--set key=value (see `zipfel train --help`)"),
+        (["predict", "m", "--colour"], "no such option: --colour.* (see `zipfel predict --help`)"),
+        (["train", "x"], "missing option '--out' (see `zipfel train --help`)"),
+        (["data", "inf"], "no such command 'inf'. Did you mean 'info'? (see `zipfel data --help`)"),
+        (["train", "x", "--out"], "option '--out' requires an argument (see `zipfel --help`)"),
+    ],
+)  # fmt: skip
+def test_wrong_words_are_one_line_that_says_where_help_is(zipfel_command, words, problem):
+    outcome = zipfel_command(*words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert re.fullmatch("error: " + re.escape(problem).replace(r"\.\*", ".*") + "\n", outcome.err), outcome.err
+
+
+def test_without_a_command_there_is_help(zipfel_command):
+    outcome = zipfel_command()
+    assert "COMMAND [ARGS]" in outcome.out + outcome.err
+    assert "error" not in outcome.err
+
+
+def test_a_file_that_is_given_as_a_text_is_noticed(zipfel_command, model, table, monkeypatch):
+    monkeypatch.chdir(table.parent)
+    outcome = zipfel_command("predict", model, "table.csv")
+    assert outcome.code == 0
+    assert outcome.err == "note: table.csv is tagged as a text; to tag the texts in this file, use --input table.csv\n"
+
+
+def test_explain_says_that_no_word_is_known(zipfel_command, model):
+    outcome = zipfel_command("explain", model, "zyzzyva")
+    assert outcome.code == 0
+    assert outcome.out.startswith("zyzzyva\n\nno known word, so there are no reasons for any label\n")
+    assert "no known word" not in zipfel_command("explain", model, "read a file").out
+
+
 def test_models_takes_names(zipfel_command):
     outcome = zipfel_command("models", "mnn")
     assert outcome.code == 0, outcome.err
@@ -70,7 +109,7 @@ def test_models_takes_names(zipfel_command):
 def test_more_epochs_than_asked_for_are_explained_once(zipfel_command, planted, tmp_path):
     words = ["train", planted, *SMALL, "--set", "epochs=1", "--out", tmp_path / "run"]
     outcome = zipfel_command(*words, "--set", "min_steps=20")
-    assert outcome.err.count("note: 2 epochs instead of 1, to reach min_steps; lower it for fewer") == 1
+    assert outcome.err.count("note: 2 epochs instead of 1: small data needs more of them for enough steps") == 1
     assert "instead of" not in zipfel_command(*words, "--set", "min_steps=1", "--fresh").err
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from zipfel.cli.machine import Machine
 from zipfel.cli.options import Model, with_options
-from zipfel.cli.show import bar, console, named, print_table
+from zipfel.cli.show import bar, console, named, print_table, say
 from zipfel.data.formats.files import json_line
 from zipfel.data.hierarchy import ARROW
 from zipfel.errors import ConfigError
@@ -55,6 +55,8 @@ def explain(
     for name, words in ({"": document} if isinstance(document, str) else document).items():
         heading = Text(f"{name}: " if name else "", "dim")
         console.print(heading + marked(words, reasons, name), soft_wrap=True)
+    if not tagger.known([document])[0]:
+        say("\nno known word, so there are no reasons for any label")
     most = max((abs(reason.weight) for reason in reasons), default=0) or 1
     rows = [(escape(term), f"{weight:+.3f}", bar(abs(weight) / most)) for term, weight, _ in reasons[:LISTED]]
     left = f"; {len(reasons) - LISTED} more" if len(reasons) > LISTED else ""

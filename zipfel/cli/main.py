@@ -10,7 +10,7 @@ import traceback
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -87,6 +87,20 @@ def summary(module: str, name: str) -> str:
     return ast.get_docstring(tree if name in GROUPS else own[0]) or ""
 
 
+def usage(error: Any) -> str:
+    """Return in one line which words of a command are wrong, and where its help is; empty if help was shown instead."""
+    problem = " ".join(error.format_message().split()).removesuffix(".")
+    if not problem or type(error).__name__ == "NoArgsIsHelpError":
+        return ""
+    for wrong in getattr(error.__cause__, "errors", list)():  # of pydantic, which typer does not quote
+        problem += f"; found {wrong['input']!r:.60}"
+    options = [] if error.ctx is None else error.ctx.command.params
+    if type(error).__name__ == "NoSuchOption" and any("--set" in option.opts for option in options):
+        problem += "; settings of a model are given as --set key=value"
+    command = "zipfel" if error.ctx is None else error.ctx.command_path
+    return f"{problem[0].lower()}{problem[1:]} (see `{command} --help`)"
+
+
 def main() -> None:
     """Run the command line. Errors in the input print one line and exit with code 2."""
     try:
@@ -97,21 +111,12 @@ def main() -> None:
         raise
 
 
-def _misused(error: Any) -> NoReturn:
-    """Say in one line what is wrong with the words of the command line; help that is shown instead has no message."""
-    message = " ".join(error.format_message().split()).rstrip(".")
-    if message:
-        command = "zipfel" if error.ctx is None else error.ctx.command_path
-        warn(f"error: {message[0].lower()}{message[1:]}; see `{command} --help`")
-    sys.exit(error.exit_code)
-
-
 def _run() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs `finally` blocks: no half-written files
     try:
         app = app_for(next((word for word in sys.argv[1:] if not word.startswith("-")), None))
-        sys.exit(app(standalone_mode=False))  # alone, typer draws a box of several lines around its errors
-    except KeyboardInterrupt:  # while a command is imported; typer handles the rest
+        sys.exit(app(prog_name="zipfel", standalone_mode=False) or 0)  # alone, typer draws a box around its errors
+    except (KeyboardInterrupt, typer.Abort):  # while a command is imported, and from older versions of typer
         sys.exit(INTERRUPTED)
     except ZipfelError as error:
         warn(f"error: {error}")
@@ -123,8 +128,10 @@ def _run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
-        if hasattr(error, "format_message"):  # of typer, whose older versions have it from click
-            _misused(error)
+        if hasattr(error, "format_message"):  # of typer, which has no public name for all of them
+            if problem := usage(error):
+                warn(f"error: {problem}")
+            sys.exit(2)
         if os.environ.get("ZIPFEL_TRACEBACK"):
             traceback.print_exc()
         if isinstance(error, OSError) and error.filename is not None:  # such as a file that may not be written

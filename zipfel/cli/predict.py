@@ -131,11 +131,18 @@ def predict(
         assert input is not None
         _write(work, Path(input), (reading, writing), out, fresh)
         return
-    source = texts_input(texts or []) if input is None else _opened(work, Path(input), reading)
+    source = _given(texts or []) if input is None else _opened(work, Path(input), reading)
     check_names(source.columns if json else (), ["tags", "known"])
     for batch in batches(source.rows()):
         for row, item in zip(batch, objects(batch, work.tagged(batch)), strict=True):
             sys.stdout.write(json_line(item).decode()) if json else _show(row, item, work.tagger.labels_)
+
+
+def _given(texts: Sequence[str]) -> Input:
+    """Return texts given as arguments; say which of them are names of files."""
+    for text in filter(os.path.isfile, texts):
+        warn(f"note: {text} is tagged as a text; to tag the texts in this file, use --input {text}")
+    return texts_input(texts)
 
 
 def _opened(work: Work, path: Path, reading: Reading) -> Input:

@@ -171,6 +171,7 @@ def checked_tags(y: Any, sep: str | None = None) -> list[list[str]]:
     for row, cell in enumerate(rows):
         if not column and not is_list(cell) and not (isinstance(cell, str) and sep):
             hint = "; to split strings into names, set Tagger(sep=...)" if isinstance(cell, str) else ""
+            hint = "; write [] for a point without tags" if cell is None or cell != cell else hint
             raise DataError(f"row {row} of the tags must be a list of names; found {cell!r:.60}{hint}")
         try:
             tags.append(list(dict.fromkeys(label_names(cell, sep))))

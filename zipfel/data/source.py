@@ -85,7 +85,7 @@ class Source:
         return {name: texts.get(name, [""] * points) for name in self.fields}
 
     def _renamed(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is given by field with the names of the model's fields."""
+        """Return values given by field, under the names of the model's fields."""
         renamed = {self.field(name): value for name, value in given.items()}
         if len(renamed) < len(given):
             raise ConfigError(f"two text fields differ only in case: {', '.join(map(str, given))}")

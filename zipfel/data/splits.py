@@ -69,7 +69,10 @@ def _last_held(keys: NDArray[np.uint64], wanted: float) -> np.uint64:
     order[:] = keys
     order.sort()
     if not len(order) or order[0] == order[-1]:
-        raise DataError(f"holding out needs 2 distinct points; found {len(keys)} points, {min(1, len(keys))} distinct")
+        found = f"found {len(keys)} points, {min(1, len(keys))} distinct"
+        raise DataError(
+            f"holding out needs 2 distinct points; {found}; add other points, or, for a test part, set holdout to 0"
+        )
     at = order[min(int(wanted), len(order) - 1)]
     fewer, more = (int(np.searchsorted(order, at, side)) for side in ("left", "right"))
     nearer = fewer if more == len(order) or (fewer and wanted - fewer <= more - wanted) else more

@@ -151,6 +151,8 @@ class TextFeatures:
     def of_counts(cls, settings: TextSettings, counts: Counter[str], rows: int) -> TextFeatures:
         """Return the vocabulary of the terms that are frequent enough.  counts: in how many of `rows` texts each is."""
         kept = _frequent(counts, settings.min_count)[: settings.max_features]
+        if not counts and rows:
+            raise DataError(f"none of the {rows} texts has a word; check the text columns")
         if not kept:
             raise DataError(f"none of {len(counts)} terms is in {settings.min_count} of {rows} texts; lower min_count")
         frequencies = np.array([-count for count, _ in kept], dtype=np.int64)

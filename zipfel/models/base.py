@@ -222,7 +222,7 @@ class Model(nn.Module):
 
     @classmethod
     def empty(cls, settings: Any, state: State, features: int = 0, labels: int = 0) -> Self:
-        """Return a new model with the parts of the saved one, and so many features and labels."""
+        """Return a new model with the parts of the saved one, and these numbers of features and labels."""
         return cls(features, labels, settings, torch.Generator())
 
     @classmethod

@@ -423,7 +423,7 @@ class Blend(Model):
         return predictor.rank_deep(X, k, filtered)
 
     def joint(self, main: Predictor, counts: NDArray[np.int64]) -> BlendPredictor:
-        """Return both parts with the weights of labels that have so many training points."""
+        """Return both parts with the weights of labels that have this many training points."""
         knots = self.knots.double().cpu().numpy()
         weights = (interpolation(counts) @ knots).astype(np.float32)
         return BlendPredictor(main, self.linear.predictor(), weights, slope_of(float(knots.max())))

@@ -306,7 +306,7 @@ class Cycle:
         self.near: Tensor | None = None  # S_k of all points, [N, k]
 
     def begin(self, done: int, resumed: bool) -> None:
-        """Place labels and shortlist them for each point, after so many epochs; also when the last cycle has ended."""
+        """Place labels and shortlist them for each point, after these epochs; also when the last cycle has ended."""
         model, run, number = self.model, self.run, done // self.schedule.turn_every
         if resumed:
             model.build(run.seed)  # the checkpoint has the label vectors

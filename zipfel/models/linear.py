@@ -81,7 +81,7 @@ class LinearSettings(Settings):
     min_weight: float = setting(0.02, "smaller weights are dropped", at_least=0)
 
     def mined_of(self, labels: int) -> int:
-        """Return `mined` for so many labels: the more labels, the more of them are confused with each other."""
+        """Return `mined` for this many labels: the more labels, the more of them are confused with each other."""
         return min(max(50, labels // 100), 200) if self.mined is None else self.mined
 
 

@@ -88,7 +88,7 @@ def moved_rows(rows: csr_array, own: Share, new: Share, world: World) -> csr_arr
 
 
 def best_of_ranks(own: Share, world: World) -> Best:
-    """Return what takes the place of `best_labels` where labels are split: the same labels, and each rank its own."""
+    """Return the replacement of `best_labels` where labels are split: the same labels, each rank returning its own."""
     return partial(_best_labels, own, world)
 
 

@@ -223,7 +223,7 @@ def add_annif(app: FastAPI, service: Service) -> None:
 
 
 def _inlined(content: Any, definitions: Mapping[str, Any]) -> Any:
-    """Return a JSON schema with its definitions in place of references to them."""
+    """Return a JSON schema with references replaced by the definitions."""
     if isinstance(content, list):
         return [_inlined(each, definitions) for each in content]
     if not isinstance(content, dict):

@@ -117,7 +117,7 @@ class Tls(asyncio.Protocol):
         return self.stays
 
     def _flush(self) -> None:
-        """Send what is encrypted."""
+        """Send the encrypted bytes."""
         if self.encrypted.pending and not self.is_closing():
             self.transport.write(self.encrypted.read())
 

@@ -1,4 +1,4 @@
-"""The work on a request: its model, and an end to work that takes too long or that nobody waits for."""
+"""The work on a request: its model, and an end to work that takes too long or whose client is gone."""
 
 from __future__ import annotations
 

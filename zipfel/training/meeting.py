@@ -90,7 +90,7 @@ class Meeting:
             return True
 
     def is_reported(self, seconds: float) -> bool:
-        """Whether a rank reports a problem within so many seconds."""
+        """Whether a rank reports a problem within this many seconds."""
         end = time.monotonic() + seconds
         try:
             while not self.watch.check(["reported"]):

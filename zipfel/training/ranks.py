@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class World:
-    """One process: it has all labels and all points, and nobody to talk to."""
+    """One process: it has all labels and all points, and no other rank to exchange data with."""
 
     rank, size = 0, 1
     is_first = True  # the rank that writes and shows progress
@@ -38,7 +38,7 @@ class World:
         self.sent: Counter[str] = Counter()  # bytes that this rank has sent, by what they are
 
     def share(self, total: int) -> Share:
-        """Return this rank's share of `total` rows."""
+        """Return the rows of this rank, out of this many."""
         return Share.of(self.rank, self.size, total)
 
     # --- Of vectors and gradients -------------------------------------------------------------------------------------

@@ -43,8 +43,8 @@ class Run:
         self, folder: Path | None = None, seed: int = 0, progress: Progress | None = None,
         observer: Observer | None = None, world: World | None = None,
     ) -> None:  # fmt: skip
-        if not 0 <= seed < 2**64:
-            raise ConfigError(f"seed must be a whole number from 0 to 2^64 - 1; found {seed}")
+        if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
+            raise ConfigError(f"seed must be a whole number from 0 to 2^64 - 1; found {seed!r}")
         self.folder, self.seed, self.world = folder, seed, world or World()
         self.progress, self.observer = progress or Progress(), observer or Observer()
         self.is_open, self.notes = folder is None, set[str]()

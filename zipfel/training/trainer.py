@@ -122,7 +122,8 @@ def train(
         return Outcome(**done[1])
     training = _Training(run, stage, module, points, objective, schedule, validate, turn)
     if schedule.asked is not None and schedule.epochs > schedule.asked:
-        run.note(f"{schedule.epochs} epochs instead of {schedule.asked}, to reach min_steps; lower it for fewer")
+        why = "small data needs more of them for enough steps (min_steps sets how many)"
+        run.note(f"{schedule.epochs} epochs instead of {schedule.asked}: {why}")
     resumed = training.resume()
     try:
         training.start(resumed)

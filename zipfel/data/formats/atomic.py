@@ -70,14 +70,14 @@ def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
 
 
 def linked(path: Path) -> Path:
-    """Return the target of a link, whether or not it exists; other paths as they are."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    """Return the target of a link, whether or not it exists, and the full path of `.` and `..`; others as they are."""
+    return Path(os.path.realpath(path)) if path.is_symlink() or path.name in ("", "..") else path
 
 
 def older_version(path: Path) -> Path:
     """Return where the old folder is while a system without exchange replaces it."""
     path = linked(path)
-    return path.with_name(f".{path.name}.older")
+    return path.parent / f".{path.name}.older"  # not `with_name`, which refuses the root
 
 
 def flush(folder: Path) -> None:

@@ -177,13 +177,19 @@ def of_documents(
     if meant:
         notes += [f"{len(meant):,} subjects are given by their names"]
     if label_texts and missing:
-        notes += [f"{missing} labels are not in the table of label texts"
-                  if thesaurus is None else _unknown(thesaurus, names, parts)]  # fmt: skip
+        notes += [_without_text(missing, len(own)) if thesaurus is None else _unknown(thesaurus, names, parts)]
     texts = {name: column + [""] * missing for name, column in label_texts.items()} or None
     dataset = Dataset(**parts, label_names=names, label_texts=texts, notes=tuple(notes))
     if thesaurus is None or thesaurus.hierarchy is None:
         return dataset
     return with_hierarchy(dataset, thesaurus.hierarchy, settings.ancestors)
+
+
+def _without_text(missing: int, labels: int) -> str:
+    """Return the note on labels that are not in the table of label texts; it is the wrong table if none of them is."""
+    if missing < labels:
+        return f"{missing} labels are not in the table of label texts"
+    return f"none of the {labels} labels is in the table of label texts; its first column must hold their names"
 
 
 def thesaurus_of(settings: TableSettings) -> Thesaurus | None:
