@@ -254,3 +254,18 @@ def test_threads_and_devices_are_options_of_every_command_that_runs_a_model(zipf
             assert "device is cuda:99, but torch finds" in outcome.err
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("quota", "threads"), [(1, 1), (3, 2)])
+def test_threads_are_no_more_than_a_container_has_cores(zipfel_command, trained, monkeypatch, quota, threads):
+    import joblib
+    import torch
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(joblib, "cpu_count", lambda: quota)
+    try:
+        torch.set_num_threads(2)
+        assert zipfel_command("predict", trained, "w1 w2").code == 0
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)

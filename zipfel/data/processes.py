@@ -27,8 +27,10 @@ _work: tuple[Callable[[Any, Any], Any], Any, Event]  # in another process: its f
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many cores this process may use: those of its affinity, at most the CPU quota of its container."""
+    from joblib import cpu_count
+
+    return int(cpu_count())
 
 
 def spread(

@@ -41,7 +41,7 @@ def entries_to_read(own: Share) -> Split:
 
 
 def entries_to_write(state: State, own: Share, world: World) -> tuple[State, dict[str, Share]]:
-    """Return a rank's weights as they are written: with the ends of all labels, and what is its part of the others."""
+    """Return a rank's weights as they are written: with the ends of all labels, and its part of the other tensors."""
     ends = _ends(state["W.indptr"], own, world)
     entries = _entries(ends, own)
     return {**state, "W.indptr": ends}, {"W.indices": entries, "W.data": entries, "bias": own}
